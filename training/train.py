@@ -22,6 +22,7 @@ explain_missing_packages(INSTALL)
 
 import msgspec
 import tyro
+from msgspec.structs import replace
 
 from models.errors import RecipeError
 from training.recipe import REMOVED, Recipe, check_recipe, read_recipe, recipe_to_plain, sizes_by_flags
@@ -64,7 +65,9 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> None:
     """Trains with the arguments of the command line; a rank that failed does not wait for the others."""
     command = run_program(lambda: parse(sys.argv[1:]))
-    from training.engine.device import exit_now, has_joined, keep_freed_memory
+    import torch.distributed as dist
+
+    from training.engine.device import exit_now, keep_freed_memory
     from training.engine.stop_signal import EXIT_REQUEUE
 
     keep_freed_memory(command.recipe.hardware)  # here and not in `train`, which other programs call in their process
@@ -75,7 +78,7 @@ def main() -> None:
             exit_now(int(ended.code))
         raise
     except Exception:
-        if not has_joined():
+        if not dist.is_initialized():
             raise
         traceback.print_exc()
         exit_now(1)
@@ -109,13 +112,13 @@ def parse(arguments: list[str]) -> Train:
         raise RecipeError("too few steps", value=f"--profile {command.profile}", limit="at least 1, or 0 for none")
     if command.max_seconds is not None and not command.max_seconds > 0:
         raise RecipeError("too little time", value=f"--max-seconds {command.max_seconds}", limit="more than 0")
-    return msgspec.structs.replace(command, recipe=_checked(command.recipe, of_file, given))
+    return replace(command, recipe=_checked(command.recipe, of_file, given))
 
 
 def _checked(recipe: Recipe, of_file: Recipe, given: list[str]) -> Recipe:
     """Gives a recipe with flags one size of the training pictures, and checks its ranges."""
     pictures = sizes_by_flags(recipe.pictures, of_file.pictures.picture_px, given)
-    plain = recipe_to_plain(msgspec.structs.replace(recipe, pictures=pictures))
+    plain = recipe_to_plain(replace(recipe, pictures=pictures))
     try:
         return check_recipe(plain, origin="with these flags")
     except RecipeError as error:
@@ -181,7 +184,7 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     elif command.tune:
         tune(recipe, manifest, device, ranks)
     else:
-        _run(msgspec.structs.replace(command, recipe=recipe), manifest, device, ranks)
+        _run(replace(command, recipe=recipe), manifest, device, ranks)
 
 
 def _require_architecture(name: str) -> None:
@@ -249,14 +252,14 @@ def _resumes(command: Train) -> bool:
         RecipeError: The folder holds a run, and no flag says whether to continue or overwrite it.
     """
     from training.engine.checkpoint import LAST, CheckpointFolder
-    from training.engine.device import launch_id, restart_count
+    from training.engine.device import launch_id
     from training.monitor.log import LOG_FILE, read_log
 
     folder = command.recipe.run.run
     if command.resume:
         return True
-    restarted = False  # whether this torchrun started the run, and has restarted its ranks
-    if restart_count() > 0 and (folder / LOG_FILE).exists():
+    restarted = False  # whether this torchrun started the run, and has restarted its ranks, as after one of them died
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and (folder / LOG_FILE).exists():
         starts = [event for event in read_log(folder) if event["event"] == "start"]
         restarted = bool(starts) and starts[-1].get("launch") == launch_id()
     has_checkpoint = CheckpointFolder(folder).has_checkpoint

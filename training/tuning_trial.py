@@ -10,12 +10,12 @@ from typing import Final, Literal
 
 import msgspec
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from models.network import PlantNetwork
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
-from training.evaluation.predict import torch_runner
 from training.loading.data import EVALUATION_BATCH
 from training.loading.negatives import NOT_A_PLANT, list_negatives
 from training.monitor.memory import is_out_of_memory
@@ -71,7 +71,6 @@ def setting_of(recipe: Recipe) -> TrialSetting:
 
 def with_setting(recipe: Recipe, setting: TrialSetting) -> Recipe:
     """The recipe with another setting, and without gradient accumulation."""
-    replace = msgspec.structs.replace
     changed = replace(recipe, schedule=replace(recipe.schedule, accumulate=1))
     for section, knob in knobs_with(KnobRole.TUNED):
         changed = replace(changed, **{section: replace(getattr(changed, section), **{knob: getattr(setting, knob)})})
@@ -104,9 +103,8 @@ def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, 
     # Enough steps that the learning rate does not reach zero.
     engine = Engine(recipe, network, device, classes, steps_per_epoch=10_000)
     # The memory of a validation counts, too.
-    predict = torch_runner(engine.eval_model, device, engine.amp_dtype)
-    side_px = recipe.pictures.serve_px
-    predict(torch.zeros(EVALUATION_BATCH if device.type == "cuda" else 1, 3, side_px, side_px))
+    batch, side_px = EVALUATION_BATCH if device.type == "cuda" else 1, recipe.pictures.serve_px
+    engine.scores(torch.zeros(batch, 3, side_px, side_px, dtype=torch.uint8))
     engine.train_mode()
     take = _steps(engine, setting.batch_size, max(sides_of_epochs(recipe)))
     step_s = take(1)  # includes compilation and kernel selection

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from models.errors import CheckpointError
 from training.atomic_file import remove_leftovers, replaced
@@ -54,7 +55,7 @@ class Position(msgspec.Struct, frozen=True):
     def validated_with(self, top1: float, loss: float) -> "Position":
         """The position after a validation."""
         best = {"best": top1, "best_loss": loss} if self.is_better(top1, loss) else {}
-        return msgspec.structs.replace(self, validated=self.step, **best)
+        return replace(self, validated=self.step, **best)
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,8 +53,8 @@ class Checkpointer:
 
     def save(self, position: Position, *, is_best: bool = False) -> bool:
         """Writes a checkpoint and returns True; returns False and writes nothing if a weight is not finite."""
-        network, eval_model = self._engine.network, self._engine.eval_model
-        for module in [network] if eval_model is network else [network, eval_model]:
+        network = self._engine.network
+        for module in dict.fromkeys((network, self._engine.eval_model)):  # one or two
             self._ranks.mean_statistics(module)
         if not all(bool(value.isfinite().all()) for value in network.state_dict().values()):
             return False
@@ -128,28 +128,25 @@ class Checkpointer:
 
 
 def _require_same_data(checkpoint: Checkpoint, recipe: Recipe, manifest_sha256: str, negatives_sha256: str) -> None:
-    if checkpoint.manifest_sha256 != manifest_sha256:
-        raise CheckpointError(
-            "the checkpoint was trained on other data",
-            value=f"manifest {manifest_sha256[:12]}",
-            limit=f"manifest {checkpoint.manifest_sha256[:12]}",
-            remedy=f"restore that data, {_ELSE_NEW_RUN}",
-        )
-    if checkpoint.architecture != recipe.network.architecture:
-        raise CheckpointError(
-            "the checkpoint holds another network",
-            value=checkpoint.architecture,
-            limit=recipe.network.architecture,
-            remedy="resume with the recipe that the run was started with",
-        )
+    _require_same(
+        "the checkpoint was trained on other data",
+        f"manifest {manifest_sha256[:12]}",
+        f"manifest {checkpoint.manifest_sha256[:12]}",
+        f"restore that data, {_ELSE_NEW_RUN}",
+    )
+    _require_same(
+        "the checkpoint holds another network",
+        checkpoint.architecture,
+        recipe.network.architecture,
+        "resume with the recipe that the run was started with",
+    )
     then = checkpoint.plant_output["negatives_sha256"] if checkpoint.plant_output is not None else ""
-    if then != negatives_sha256:
-        raise CheckpointError(
-            "the run was started with other pictures without plants (--negatives)",
-            value=f"list {negatives_sha256[:12]}" if negatives_sha256 else "none",
-            limit=f"list {then[:12]}" if then else "none",
-            remedy=f"resume with the same folders, {_ELSE_NEW_RUN}",
-        )
+    _require_same(
+        "the run was started with other pictures without plants (--negatives)",
+        f"list {negatives_sha256[:12]}" if negatives_sha256 else "none",
+        f"list {then[:12]}" if then else "none",
+        f"resume with the same folders, {_ELSE_NEW_RUN}",
+    )
 
 
 def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
@@ -160,8 +157,7 @@ def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
     input_then, input_now = stored_input_spec(checkpoint.recipe, origin="checkpoint"), input_spec(recipe)
     changes += [(name, getattr(input_now, name), getattr(input_then, name)) for name in ("mean", "std")]
     for knob, new, old in changes:
-        if new != old:
-            raise _changed_setting(knob, new, old)
+        _require_same_setting(knob, new, old)
 
 
 def _require_same_batches(checkpoint: Checkpoint, recipe: Recipe, num_ranks: int) -> None:
@@ -177,13 +173,14 @@ def _require_same_batches(checkpoint: Checkpoint, recipe: Recipe, num_ranks: int
             limit=f"{global_batch} in total",
             remedy=f"resume with {same_batch}, {_ELSE_NEW_RUN}",
         )
-    raise _changed_setting("accumulate", schedule.accumulate, accumulate_then)
+    _require_same_setting("accumulate", schedule.accumulate, accumulate_then)
 
 
-def _changed_setting(knob: str, now: object, then: object) -> CheckpointError:
-    return CheckpointError(
-        f"the run was started with another {knob}, so its steps would see other pictures",
-        value=now,
-        limit=str(then),
-        remedy=f"resume with that value, {_ELSE_NEW_RUN}",
-    )
+def _require_same_setting(knob: str, now: object, then: object) -> None:
+    problem = f"the run was started with another {knob}, so its steps would see other pictures"
+    _require_same(problem, now, then, f"resume with that value, {_ELSE_NEW_RUN}")
+
+
+def _require_same(problem: str, value: object, limit: object, remedy: str) -> None:
+    if value != limit:
+        raise CheckpointError(problem, value=value, limit=str(limit), remedy=remedy)

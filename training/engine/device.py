@@ -160,23 +160,17 @@ class Ranks:
         Raises:
             BotanifyError: On the other ranks, if the main rank failed.
         """
-        if not self.is_distributed:
-            yield
-            return
-        if not self.is_main and self.maximum(False):
-            raise BotanifyError("the first rank failed; its own message says why.")
-        try:
-            yield
-        except BaseException:
-            if self.is_main:
-                self.maximum(True)
-            raise
         if self.is_main:
-            self.maximum(False)
-
-    def maximum(self, value: float) -> float:
-        """The largest value of all ranks."""
-        return self.maxima([value])[0]
+            try:
+                yield
+            except BaseException:
+                self.maxima([True])
+                raise
+            self.maxima([False])
+        elif self.maxima([False])[0]:
+            raise BotanifyError("the first rank failed; its own message says why.")
+        else:
+            yield
 
     def maxima(self, values: Sequence[float]) -> list[float]:
         """The largest of each value over all ranks."""
@@ -226,13 +220,13 @@ class Ranks:
 
 def leave() -> None:
     """Closes the process group. Every rank must call it, since each waits for the others."""
-    if has_joined():
+    if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def exit_now(code: int) -> None:
     """Ends a failed rank without waiting for the others, which torchrun then ends; returns if there is one rank."""
-    if has_joined():
+    if dist.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -241,7 +235,7 @@ def exit_now(code: int) -> None:
 def lost_ranks(error: RuntimeError) -> BotanifyError | None:
     """The error that the ranks cannot exchange values, as one line; None if the error has another cause."""
     message = str(error)
-    is_lost = has_joined() and any(part in message for part in _LOST_RANK_MESSAGES)
+    is_lost = dist.is_initialized() and any(part in message for part in _LOST_RANK_MESSAGES)
     if not is_lost and not isinstance(error, dist.DistError):
         return None
     first, _, rest = message.strip().partition("\n")
@@ -251,16 +245,6 @@ def lost_ranks(error: RuntimeError) -> BotanifyError | None:
         f"the ranks cannot exchange values ({cause}); if another rank has ended, its own message says why; otherwise "
         "start again with NCCL_DEBUG=INFO, which tells more."
     )
-
-
-def has_joined() -> bool:
-    """Whether this process is in a process group."""
-    return dist.is_initialized()
-
-
-def restart_count() -> int:
-    """How often torchrun has restarted its ranks, as after one of them died."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def launch_id() -> str:

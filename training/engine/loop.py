@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from models.errors import BotanifyError
@@ -162,7 +162,7 @@ class Trainer:
             self.reporter.progress.advance()
             if not stepped:
                 continue
-            self.position = msgspec.structs.replace(
+            self.position = replace(
                 self.position,
                 pictures=(batch + 1) * self._batches.global_batch,
                 step=self.position.step + 1,
@@ -278,7 +278,7 @@ class Trainer:
         is_due = epoch % run.validate_every_epochs == 0 or epoch == self.recipe.schedule.epochs or not is_complete
         validation, is_best = self._validate() if is_due else (None, False)
         if is_complete:
-            self.position = msgspec.structs.replace(self.position, epoch=epoch, pictures=0)
+            self.position = replace(self.position, epoch=epoch, pictures=0)
         self.reporter.end_epoch(summary, validation)
         self._save(is_best=is_best)
 

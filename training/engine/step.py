@@ -5,8 +5,7 @@ the device, the fused optimizer skips it, and a counter on the device counts it.
 """
 
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from typing import Any, Final
 
@@ -203,6 +202,16 @@ class Engine:
         on_device = pixels.to(self.device, non_blocking=True)
         return self._normalize(on_device).contiguous(memory_format=self._memory_format)
 
+    def scores(self, pixels: Tensor) -> Tensor:
+        """Scores by the network that is validated, in float32, of uint8 pictures; modes do not change."""
+        model = self.scoring_model
+        was_training = model.training
+        model.eval()
+        with torch.inference_mode(), self.precision():
+            scores: Tensor = model(self.normalized(pixels)).float()
+        model.train(was_training)
+        return scores
+
     def precision(self) -> AbstractContextManager[Any]:
         """The autocast context of the forward pass."""
         if self.amp_dtype is None:
@@ -228,13 +237,17 @@ class Engine:
         moments = []
         if not self.optimizer.state:  # AdamW has two of each parameter
             moments = [torch.empty_like(value) for value in self.network.parameters() for _ in range(2)]
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), _restored_buffers(self.network):
-            pixels, targets = self._prepare(pixels, labels, number=0)
-            for _ in range(2):
-                with self.precision():
-                    scores = self._trained(pixels)
-                torch.autograd.backward(self._losses_of(scores, targets)[1])
+        statistics = [(value, value.clone()) for value in self.network.buffers()]
+        try:
+            with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+                pixels, targets = self._prepare(pixels, labels, number=0)
+                for _ in range(2):
+                    with self.precision():
+                        scores = self._trained(pixels)
+                    torch.autograd.backward(self._losses_of(scores, targets)[1])
+        finally:
+            for value, before in statistics:
+                value.copy_(before)
         self._plant_figures.clear()
         moments.clear()
         self.optimizer.zero_grad(set_to_none=True)
@@ -270,7 +283,7 @@ class Engine:
             now.copy_(torch.where(now.isfinite(), now, before))
 
     def _statistics(self) -> list[Tensor]:
-        modules = [self.network] if self.ema is None else [self.network, self.eval_model]
+        modules = dict.fromkeys((self.network, self.eval_model))  # one or two
         return [value for module in modules for value in module.buffers() if value.is_floating_point()]
 
     def scaler_state(self) -> dict[str, Any]:
@@ -303,36 +316,21 @@ class Engine:
         self._finite_statistics = [value.clone() for value in self._statistics()]
 
 
-@contextmanager
-def _restored_buffers(network: nn.Module) -> Iterator[None]:
-    """Restores the buffers, such as BatchNorm's statistics, after the block."""
-    before = {name: value.clone() for name, value in network.named_buffers()}
-    try:
-        yield
-    finally:
-        for name, value in network.named_buffers():
-            value.copy_(before[name])
-
-
 def build_optimizer(network: PlantNetwork | WithPlantOutput, schedule: ScheduleRecipe) -> torch.optim.AdamW:
     """Makes AdamW (Loshchilov and Hutter 2017) over backbone and head, each at its own rate.
 
     A plant output learns at the rate of the head, in its groups. Norms and biases (one-dimensional parameters) have no
     weight decay. With the fused kernels, neither the step nor the gradient scaler waits for the device.
     """
-    groups = [
-        *_groups("backbone", network.backbone_parameters(), schedule.backbone_lr, schedule.weight_decay),
-        *_groups("head", network.head_parameters(), schedule.head_lr, schedule.weight_decay),
-    ]
+    groups: list[dict[str, Any]] = []
+    for name, parameters, lr in (
+        ("backbone", list(network.backbone_parameters()), schedule.backbone_lr),
+        ("head", list(network.head_parameters()), schedule.head_lr),
+    ):
+        decayed, spared = ([p for p in parameters if (p.ndim > 1) == is_decayed] for is_decayed in (True, False))
+        groups.append({"name": f"{name}, decayed", "params": decayed, "lr": lr, "weight_decay": schedule.weight_decay})
+        groups.append({"name": f"{name}, spared", "params": spared, "lr": lr, "weight_decay": 0.0})
     return torch.optim.AdamW(groups, fused=True)
-
-
-def _groups(name: str, parameters: Iterable[nn.Parameter], lr: float, decay: float) -> list[dict[str, Any]]:
-    kept = list(parameters)
-    return [
-        {"name": f"{name}, decayed", "params": [p for p in kept if p.ndim > 1], "lr": lr, "weight_decay": decay},
-        {"name": f"{name}, spared", "params": [p for p in kept if p.ndim <= 1], "lr": lr, "weight_decay": 0.0},
-    ]
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], *, with_rates: bool) -> None:

@@ -1,7 +1,7 @@
 """Accuracy and loss on the validation split, computed by all ranks together."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from itertools import islice
 from typing import Any, Final
@@ -39,14 +39,16 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     Every rank evaluates its share of the pictures. If batches are too small for good running statistics of BatchNorm,
     the statistics are re-estimated first, on training pictures of the epoch, of that size.
     """
-    ranks = engine.ranks
+    recipe, ranks = engine.recipe, engine.ranks
+    pin = engine.device.type == "cuda"
     if engine.norms.reestimate:
-        reestimate(engine.eval_model, _training_pictures(engine, manifest, epoch, side_px))
+        loader, batches = training_loader(manifest, recipe, pin, ranks.rank, ranks.num_ranks, persistent=False)
+        batches.epoch, batches.side_px = epoch, side_px
+        some = islice(loader, math.ceil(_REESTIMATION_PICTURES / recipe.schedule.batch_size))
+        reestimate(engine.eval_model, (engine.normalized(pixels) for pixels, _ in some))
     ranks.mean_statistics(engine.eval_model)
     rows = manifest.rows_of("validation")[ranks.rank :: ranks.num_ranks]
-    loader = validation_loader(
-        manifest, rows, input_spec(engine.recipe), engine.recipe.data, pin=engine.device.type == "cuda"
-    )
+    loader = validation_loader(manifest, rows, input_spec(recipe), recipe.data, pin=pin)
     sums = torch.zeros(4, dtype=torch.float64, device=engine.device)  # read once: the host never waits in between
     for pixels, labels in loader:
         sums += _figures(engine, pixels, labels)
@@ -58,27 +60,12 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
 @torch.inference_mode()
 def _figures(engine: Engine, pixels: Tensor, labels: Tensor) -> Tensor:
     """Hits among the first and among the first five, summed loss, and plants told of a batch; ties count as misses."""
-    model, num_outputs = engine.scoring_model, engine.network.num_outputs
-    was_training = model.training
-    model.eval()
-    with engine.precision():
-        found = model(engine.normalized(pixels)).float()
-    model.train(was_training)
+    found, num_outputs = engine.scores(pixels), engine.network.num_outputs
     on_device = labels.to(engine.device, non_blocking=True)
     scores, targets = engine.loss.class_logits(found[:, :num_outputs], on_device)
     rivals = scores.shape[1] - 1 - (scores < scores.gather(1, targets[:, None])).sum(dim=1)
     figures = (rivals < 1, rivals < 5, cross_entropy(scores, targets, reduction="none"), found[:, num_outputs:] > 0)
     return torch.stack([each.sum(dtype=torch.float64) for each in figures])
-
-
-def _training_pictures(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Iterator[Tensor]:
-    """Network inputs of the first batches of an epoch."""
-    recipe, ranks = engine.recipe, engine.ranks
-    pin = engine.device.type == "cuda"
-    loader, batches = training_loader(manifest, recipe, pin, ranks.rank, ranks.num_ranks, persistent=False)
-    batches.epoch, batches.side_px = epoch, side_px
-    for pixels, _ in islice(loader, math.ceil(_REESTIMATION_PICTURES / recipe.schedule.batch_size)):
-        yield engine.normalized(pixels)
 
 
 @torch.no_grad()

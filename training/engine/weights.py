@@ -4,8 +4,8 @@ Gradient accumulation does not change these statistics: only the micro-batch cou
 """
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final, Literal
@@ -64,10 +64,11 @@ def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str]
 
 
 def _from_hub(network: PlantNetwork) -> _Saved:
-    published = timm.get_pretrained_cfg(network.architecture)
+    published, offline = timm.get_pretrained_cfg(network.architecture), hub.HF_HUB_OFFLINE
     try:
-        with _hub_or_cache():
-            pretrained = timm.create_model(network.architecture, pretrained=True)
+        # The client tries each file six times, which takes 47 seconds without a connection: then it has its cache only.
+        hub.HF_HUB_OFFLINE = offline or not _hub_answers()
+        pretrained = timm.create_model(network.architecture, pretrained=True)
     except Exception as error:  # from the hub's client or httpx, or a RuntimeError from timm
         by_hand = "pass a local file with --weights FILE"
         if published is not None and published.hf_hub_id:
@@ -78,22 +79,10 @@ def _from_hub(network: PlantNetwork) -> _Saved:
             value=f"{type(error).__name__} for {network.architecture}",
             remedy=f"{by_hand}, or train from random weights with --weights none",
         ) from error
-    tag = f".{published.tag}" if published is not None and "." not in network.architecture else ""
-    return _Saved(_prefixed(pretrained.state_dict()), name=f"timm's hub, {network.architecture}{tag}")
-
-
-@contextmanager
-def _hub_or_cache() -> Iterator[None]:
-    """Makes the hub's client use only its cache if the hub does not answer.
-
-    Otherwise the client tries each file six times, which takes 47 seconds without a connection.
-    """
-    offline = hub.HF_HUB_OFFLINE
-    hub.HF_HUB_OFFLINE = offline or not _hub_answers()
-    try:
-        yield
     finally:
         hub.HF_HUB_OFFLINE = offline
+    tag = f".{published.tag}" if published is not None and "." not in network.architecture else ""
+    return _Saved(_prefixed(pretrained.state_dict()), name=f"timm's hub, {network.architecture}{tag}")
 
 
 def _hub_answers() -> bool:
@@ -101,10 +90,8 @@ def _hub_answers() -> bool:
     answers: list[int] = []
 
     def ask() -> None:
-        try:
+        with suppress(Exception):  # from requests or httpx, depending on the client's version
             answers.append(get_session().head(hub.ENDPOINT, timeout=_HUB_TIMEOUT_S).status_code)
-        except Exception:  # from requests or httpx, depending on the client's version
-            return
 
     asking = Thread(target=ask, daemon=True)  # the timeout does not cover name resolution
     asking.start()
@@ -224,8 +211,6 @@ def choose_norms(network: nn.Module, recipe: Recipe) -> NormChoice:
     norms, is_random = recipe.network.norms, recipe.network.weights == "none"
     if not batch_norms(network):  # such as a ViT
         return NormChoice("leave", False, "the network has no BatchNorm, so --norms changes nothing")
-    if norms == "auto":
-        return _by_batch_size(recipe.schedule.batch_size, is_random=is_random)
     if norms == "frozen" and is_random:
         raise RecipeError(
             "BatchNorm cannot be frozen, since random weights have no statistics",
@@ -234,20 +219,19 @@ def choose_norms(network: nn.Module, recipe: Recipe) -> NormChoice:
         )
     if norms == "frozen":
         return NormChoice("frozen", False, "BatchNorm keeps its pretrained statistics, as requested")
-    return NormChoice("leave", False, f"{_PER_BATCH}, as requested")
-
-
-def _by_batch_size(batch_size: int, *, is_random: bool) -> NormChoice:
-    pictures = f"{batch_size} picture{'' if batch_size == 1 else 's'} per batch"
-    if batch_size >= SUFFICIENT_BATCH:
+    if norms == "leave":
+        return NormChoice("leave", False, f"{_PER_BATCH}, as requested")
+    size = recipe.schedule.batch_size
+    pictures, verb = (f"{size} pictures per batch", "are") if size > 1 else ("1 picture per batch", "is")
+    if size >= SUFFICIENT_BATCH:
         return NormChoice("leave", False, f"{_PER_BATCH}: {pictures} are enough")
-    limit = SMALL_BATCH if batch_size < SMALL_BATCH else SUFFICIENT_BATCH
-    reason = f"{pictures} {'is' if batch_size == 1 else 'are'} too few to estimate them (under {limit})"
-    if batch_size < SMALL_BATCH and not is_random:
+    limit = SMALL_BATCH if size < SMALL_BATCH else SUFFICIENT_BATCH
+    reason = f"{pictures} {verb} too few to estimate them (under {limit})"
+    if size < SMALL_BATCH and not is_random:
         return NormChoice("frozen", False, f"BatchNorm keeps its pretrained statistics: {reason}")
     # No statistics over all ranks: PyTorch's synchronized norms make the host wait for the device in each norm.
     explanation = f"BatchNorm's statistics are re-estimated before each validation: {reason}"
-    if batch_size < SMALL_BATCH:
+    if size < SMALL_BATCH:
         explanation += f"; random weights train better with a --batch-size of {SMALL_BATCH} or more"
     return NormChoice("leave", True, explanation)
 

@@ -12,6 +12,7 @@ import pytest
 import timm
 import torch
 from torch.nn.functional import cross_entropy
+from training.evaluation.predict import predict, torch_runner
 
 from models.errors import DataError
 from models.metrics import share
@@ -34,7 +35,6 @@ from training.engine.device import amp_dtype
 from training.engine.loop import Diverged, Trainer
 from training.engine.stop_signal import Stopped
 from training.engine.validation import Validation, validate
-from training.evaluation.predict import predict, torch_runner
 from training.loading.data import evaluation_loader
 from training.monitor.memory import OutOfMemory
 from training.network_input import input_spec

@@ -15,7 +15,6 @@ from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.engine.losses import WithPlantOutput, plant_figures, plant_loss
 from training.evaluate import Evaluate, evaluate
-from training.evaluation.predict import torch_runner
 from training.export import Export, export
 from training.loading.data import training_loader
 from training.monitor.memory import OutOfMemory
@@ -124,8 +123,7 @@ def test_the_output_learns_to_tell_plants_from_things_that_it_has_not_seen(data,
     recipe = command(data, tmp_path, "--negatives", unseen, "--crop-scale-min", 1).recipe
     loader, batches = training_loader(Manifest(data), recipe, pin=False)
     batches.side_px = 32
-    run = torch_runner(trainer.engine.scoring_model, trainer.device)
-    scores = [(run(trainer.engine.normalized(pixels))[:, -1] > 0) == (labels >= 0).numpy() for pixels, labels in loader]
+    scores = [(trainer.engine.scores(pixels)[:, -1] > 0) == (labels >= 0) for pixels, labels in loader]
     right = [value for batch in scores for value in batch]
     assert sum(right) > 0.8 * len(right)
     assert events(tmp_path, "epoch")[-1]["validation"]["plants_told"]["num_pictures"] == 3
