@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import msgspec
+
 _ABANDONED_S: Final = 3600  # older temporary files belong to no running process
 
 
@@ -33,6 +35,18 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def as_json(value: object) -> bytes:
+    """A value that msgspec encodes as indented JSON that ends with a line break."""
+    return msgspec.json.format(msgspec.json.encode(value)) + b"\n"
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replaces a file by a value as JSON; the folder is made if it does not exist."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as stream:
+        stream.write(as_json(value))
 
 
 def replace_together(folder: Path, files: Mapping[str, bytes | memoryview]) -> None:

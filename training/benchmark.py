@@ -29,6 +29,7 @@ explain_missing_packages(INSTALL)
 
 import msgspec
 import tyro
+from msgspec.structs import replace
 
 from models.errors import BotanifyError, DataError, RecipeError
 from training.atomic_file import replace_together, replaced
@@ -136,7 +137,7 @@ def parse(arguments: list[str]) -> Benchmark:
     """Reads the command line."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
     command = tyro.cli(Benchmark, description=__doc__, args=arguments[:at])
-    return msgspec.structs.replace(command, flags=tuple(arguments[at + 1 :]))
+    return replace(command, flags=tuple(arguments[at + 1 :]))
 
 
 def benchmark(command: Benchmark) -> Result:
@@ -171,9 +172,9 @@ def benchmark(command: Benchmark) -> Result:
         print(f"{number} of {len(order)}: {arm}, seed {seed}", file=sys.stderr)
         begun = Run(arm=arm, seed=seed, command=(*arms[arm], *flags, "--seed", str(seed)))
         runs.append(train_arm(begun, command.out / f"{arm}-seed{seed}"))
-        result = msgspec.structs.replace(
+        result = replace(
             result,
-            runs=[msgspec.structs.replace(run, command=_without_paths(run.command)) for run in runs],
+            runs=[replace(run, command=_without_paths(run.command)) for run in runs],
             rows=[row_of(arm, runs, first=next(iter(arms)), num_runs=len(seeds)) for arm in arms],
         )
         content = msgspec.json.format(msgspec.json.encode(result)) + b"\n"
@@ -253,7 +254,7 @@ def train_arm(begun: Run, folder: Path) -> Run:
         if not error or error.startswith(_ERROR):
             break
     events = without_repeats(read_log(folder)) if (folder / LOG_FILE).is_file() else []
-    done = read_figures(msgspec.structs.replace(begun, error=error), events)
+    done = read_figures(replace(begun, error=error), events)
     with replaced(path) as stream:
         stream.write(msgspec.json.format(msgspec.json.encode(done)))
     for weights in folder.glob("*.pt"):
@@ -283,7 +284,7 @@ def read_figures(run: Run, events: Sequence[Event]) -> Run:
     """Adds the figures of a run's log; a run that failed has only its memory."""
     epochs = [event for event in events if event["event"] == "epoch"]
     peaks = [epoch["memory_gb"] for epoch in epochs if epoch["memory_gb"] is not None]
-    run = msgspec.structs.replace(run, memory_gb=max(peaks, default=None))
+    run = replace(run, memory_gb=max(peaks, default=None))
     if run.error or not epochs:
         return run
     timed, warm = [], False
@@ -295,7 +296,7 @@ def read_figures(run: Run, events: Sequence[Event]) -> Run:
     running_s = sum(epoch["use"]["seconds"] for epoch in timed)
     waiting_s = sum(epoch["use"]["stages"].get("wait", 0.0) for epoch in timed)
     validation = epochs[-1].get("validation") or {}
-    return msgspec.structs.replace(
+    return replace(
         run,
         top1=100 * validation["top1"]["value"] if validation else None,
         pictures_per_s=statistics.median(epoch["pictures_per_s"] for epoch in timed) if timed else None,

@@ -18,22 +18,19 @@ import pyarrow.compute as pc
 from models.bundle import Bundle
 from models.bundle_record import BundleRecord, Precision
 from models.errors import DataError
-from models.metrics import top_k_hits
-from models.ranking import output_probabilities, taxon_probabilities
+from models.metrics import Whole, top_k_hits
+from models.ranking import Floats, output_probabilities, taxon_probabilities
 from models.taxonomy import Taxonomy
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.pictures import BATCH_SIZE, Pictures, run_side_by_side
-from training.evaluation.predictions import plants_of
+from training.evaluation.pictures import Pictures, run_side_by_side
+from training.evaluation.predictions import Flags, plants_of
 from training.evaluation.split_metrics import tango_interval
 
 MOST_LOSS: Final = 0.005
 """A loss of half a point of top-1 is not accepted, and has to be ruled out with 97.5 % confidence."""
 _USED: Final[tuple[Split, ...]] = ("train", "validation", "calibration")
 """The splits that decide what a bundle answers: its weights, the choice of its checkpoint, its tables."""
-
-Hits = npt.NDArray[np.bool_]
-Whole = npt.NDArray[np.int64] | npt.NDArray[np.intp]
 
 
 class PairedShare(msgspec.Struct, frozen=True):
@@ -158,9 +155,7 @@ def compare(
     )
 
 
-def frozen_set(
-    manifest: Manifest, split: Split, old: Taxonomy, new: Taxonomy
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.str_]]:
+def frozen_set(manifest: Manifest, split: Split, old: Taxonomy, new: Taxonomy) -> tuple[Whole, npt.NDArray[np.str_]]:
     """Returns the rows of the pictures whose taxa both bundles know, and the taxon id of each.
 
     Raises:
@@ -180,9 +175,7 @@ def frozen_set(
     return rows[known_N], ids[known_N]
 
 
-def held_out(
-    record: BundleRecord, manifest: Manifest, rows_N: npt.NDArray[np.int64], trained_on: Sequence[Manifest]
-) -> HeldOut:
+def held_out(record: BundleRecord, manifest: Manifest, rows_N: Whole, trained_on: Sequence[Manifest]) -> HeldOut:
     """Compares the pictures of the set with those that a bundle was trained on, by bytes and by name.
 
     Copies in another encoding under another name are not found.
@@ -208,34 +201,32 @@ def held_out(
     return HeldOut("stated", "None of the pictures is in the data that it is said to be trained on.")
 
 
-def micro_share(old_hits_N: Hits, new_hits_N: Hits, plants_N: Whole) -> PairedShare:
+def micro_share(old_hits_N: Flags, new_hits_N: Flags, plants_N: Whole) -> PairedShare:
     """Compares the shares of hits among all pictures, at least one; `plants_N` numbers the plant of each picture."""
     return _weighted_share(old_hits_N, new_hits_N, plants_N, np.full(len(plants_N), 1 / len(plants_N)))
 
 
-def macro_share(old_hits_N: Hits, new_hits_N: Hits, plants_N: Whole, taxa_N: Whole) -> PairedShare:
+def macro_share(old_hits_N: Flags, new_hits_N: Flags, plants_N: Whole, taxa_N: Whole) -> PairedShare:
     """Compares the means over the taxa of each taxon's share of hits; `taxa_N` numbers the taxon of each picture."""
     _, index_N, counts = np.unique(taxa_N, return_inverse=True, return_counts=True)
     return _weighted_share(old_hits_N, new_hits_N, plants_N, 1 / (len(counts) * counts[index_N]))
 
 
-def _hits(bundle: Bundle, precision: Precision, pictures: Pictures, ids_N: npt.NDArray[np.str_]) -> Hits:
+def _hits(bundle: Bundle, precision: Precision, pictures: Pictures, ids_N: npt.NDArray[np.str_]) -> Flags:
     """Returns whether the most likely taxon of each picture is the right one; ties and NaN count as misses."""
     session, temperature = bundle.open_session(precision, num_threads=1), bundle.network(precision).temperature
     position = {taxon.taxon_id: index for index, taxon in enumerate(bundle.taxonomy.taxa)}
     right_N = np.array([position[taxon_id] for taxon_id in ids_N])
-    hits: list[Hits] = []
+    hits: list[Flags] = []
     start = 0
-    for output in run_side_by_side(session, pictures.pixels(BATCH_SIZE)):
+    for output in run_side_by_side(session, pictures.pixels()):
         taxa_BT = taxon_probabilities(output_probabilities(output.logits, temperature), bundle.taxonomy)
         hits.append(top_k_hits(taxa_BT, right_N[start : start + len(taxa_BT)], 1))
         start += len(taxa_BT)
     return np.concatenate(hits)
 
 
-def _weighted_share(
-    old_hits_N: Hits, new_hits_N: Hits, plants_N: Whole, weights_N: npt.NDArray[np.float64]
-) -> PairedShare:
+def _weighted_share(old_hits_N: Flags, new_hits_N: Flags, plants_N: Whole, weights_N: Floats) -> PairedShare:
     """Computes the interval of Tango (1998) with an effective number of plants in place of the number of pictures.
 
     For single pictures of equal weight it is Tango's interval. For macro top-1 it was chosen by simulation (17 to 1,000
@@ -258,7 +249,7 @@ def _weighted_share(
     )
 
 
-def _effective_number(plants_N: Whole, weights_N: npt.NDArray[np.float64], changed_N: Hits) -> float:
+def _effective_number(plants_N: Whole, weights_N: Floats, changed_N: Flags) -> float:
     """Returns the number of equal plants whose mean varies as much as the weighted mean.
 
     Pictures of one plant count as one. The smaller of two numbers is used: Kish's (1965) for all plants, and the one
@@ -273,7 +264,7 @@ def _effective_number(plants_N: Whole, weights_N: npt.NDArray[np.float64], chang
     return min(number, float(changed_P.sum() / (changed_P**2).sum()))
 
 
-def _num_seen(manifest: Manifest, rows_N: npt.NDArray[np.int64], trained: Manifest) -> int:
+def _num_seen(manifest: Manifest, rows_N: Whole, trained: Manifest) -> int:
     """Counts the pictures of the set that are in a split that the bundle's data used."""
     used = trained.table.filter(pc.is_in(trained.table["split"].cast(pa.string()), value_set=pa.array(_USED)))
     found = [

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -20,8 +20,6 @@ from training.program import INSTALL, run_program
 explain_missing_packages(INSTALL)
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import tyro
 
 from models.bundle import Bundle, load_bundle
@@ -30,12 +28,12 @@ from models.errors import DataError
 from models.metrics import Share
 from models.preprocess import InputSpec
 from models.session import NetworkOutput
-from training.atomic_file import replace_together
+from training.atomic_file import as_json, replace_together
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.answers import ServedAnswers, describe_answers, judge_answers
-from training.evaluation.predictions import Outputs, Predictions, calibrated_predictions, store_outputs
-from training.evaluation.provenance import OTHER_DATA
+from training.evaluation.answers import ServedAnswers, describe_answers, describe_share, judge_answers
+from training.evaluation.predictions import Outputs, Predictions, store_outputs
+from training.evaluation.provenance import OTHER_DATA, is_other_data, require_same_outputs
 from training.evaluation.split_metrics import (
     ClassMetrics,
     Evaluation,
@@ -43,10 +41,13 @@ from training.evaluation.split_metrics import (
     class_metrics,
     evaluate_predictions,
 )
+from training.monitor.log import LOG_FILE
 from training.recipe import HardwareRecipe, WholeNumber
 from training.toml_file import Section, check_section, section_to_plain
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
+if TYPE_CHECKING:
+    from training.evaluation.pictures import Pixels
 
 
 class Evaluate(Section, frozen=True, kw_only=True):
@@ -91,7 +92,7 @@ class Subject(msgspec.Struct, frozen=True):
     """A network to measure: a checkpoint or a bundle."""
 
     name: str
-    run: Callable[[Iterator[npt.NDArray[np.float32]]], Iterator[NetworkOutput]]
+    run: Callable[[Iterator["Pixels"]], Iterator[NetworkOutput]]
     """Batches of network inputs, each of shape (batch, 3, height, width) -> the outputs of each batch."""
     input: InputSpec
     output_keys: tuple[str, ...]
@@ -111,8 +112,6 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         RecipeError: A flag is out of range.
     """
     command = check_section(section_to_plain(command), Evaluate, origin="of this command", what="flags")
-    from training.evaluation.provenance import is_other_data, require_same_outputs
-
     manifest, strangers = Manifest(command.data, command.shards), _strangers(command)
     results: list[tuple[Evaluation, Predictions]] = []
     for subject in _subjects(command):
@@ -132,11 +131,15 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         if subject.bundle is not None:
             answers = _judged(command, subject.bundle, outputs, predictions, strangers)
             print("\n".join(describe_answers(answers)))
-            files["-served.json"] = _json(answers)
+            files["-served.json"] = as_json(answers)
         if command.out is not None:
             _write(command.out, evaluation, files)
     if command.out is not None and command.checkpoint is not None:
-        _write_curves(command.out, command.checkpoint.parent)
+        from training.evaluation.drawings import learning_curves
+
+        run = command.checkpoint.parent
+        if (run / LOG_FILE).is_file():  # the checkpoint is in the folder of its run
+            replace_together(command.out, {"curves.png": learning_curves(run)})
     _print(results)
     return [evaluation for evaluation, _ in results]
 
@@ -177,17 +180,16 @@ def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:
     return Subject("bundle", run, record.input, output_keys, temperature, record.manifest_sha256, bundle)
 
 
-def _checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
+def _checkpoint_subject(path: Path, served: InputSpec | None) -> Subject:
     """Returns a checkpoint's network, without calibration: the moving average of its weights if it has one.
 
-    Args:
-        path: The checkpoint.
-        served: Input of the bundle to compare with; default: that of the recipe.
+    `served` is the input of the bundle to compare with; default: that of the recipe.
     """
+    import torch
+
     from models.network import ExportableNetwork, PlantNetwork
     from training.engine.checkpoint import read_checkpoint
     from training.engine.device import allow_tf32, choose_device
-    from training.evaluation.predict import run_in_torch
     from training.network_input import stored_input_spec
 
     checkpoint = read_checkpoint(path)
@@ -195,7 +197,14 @@ def _checkpoint_subject(path: Path, served: InputSpec | None = None) -> Subject:
     network.load_state_dict(checkpoint.eval_weights)
     device = choose_device(HardwareRecipe(amp="off"))
     allow_tf32(device, False)  # single precision, which PyTorch's default for convolutions is not
-    run = partial(run_in_torch, ExportableNetwork(network).to(device).eval(), device)
+    exported = ExportableNetwork(network).to(device).eval()
+
+    def run(batches: "Iterator[Pixels]") -> Iterator[NetworkOutput]:
+        for pixels in batches:
+            with torch.inference_mode():
+                found = exported(torch.from_numpy(pixels).to(device, memory_format=torch.channels_last))
+            yield NetworkOutput(*(each.float().cpu().numpy() for each in found))
+
     spec, output_keys = served or stored_input_spec(checkpoint.recipe, origin=str(path)), tuple(checkpoint.output_keys)
     return Subject("checkpoint", run, spec, output_keys, temperature=1.0, trained_with=checkpoint.trained_with)
 
@@ -205,22 +214,15 @@ def measure(
 ) -> tuple[Predictions, Outputs]:
     """Runs every picture of a split through a network with the outputs of the data, as it would be served.
 
-    Args:
-        subject: The network.
-        manifest: The data.
-        split: Which of its pictures.
-        workers: Loader processes; 0 loads in this process.
-        folder: Where the outputs are stored, see `StoredRows`; it is made if it does not exist.
+    The outputs are stored in the folder, see `StoredRows`; it is made if it does not exist.
     """
-    from training.evaluation.pictures import BATCH_SIZE, pictures_of
+    from training.evaluation.pictures import pictures_of
 
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     pictures = pictures_of(manifest, split, subject.input, workers)
-    outputs = store_outputs(subject.run(pictures.pixels(BATCH_SIZE)), folder)
-    labels, rows, plants, temperature = pictures.labels, pictures.rows, pictures.plants, subject.temperature
-    found = calibrated_predictions(outputs.logits, labels, rows, manifest.taxonomy, temperature, plants=plants)
-    return found, outputs
+    outputs = store_outputs(subject.run(pictures.pixels()), folder)
+    return pictures.predictions(outputs.logits, subject.temperature), outputs
 
 
 def _judged(
@@ -254,15 +256,11 @@ def _reports(evaluation: Evaluation, predictions: Predictions, manifest: Manifes
     ]
     classes = map(msgspec.structs.astuple, class_metrics(predictions, manifest.taxonomy))
     return {
-        ".json": _json(evaluation),
+        ".json": as_json(evaluation),
         "-classes.csv": _csv(ClassMetrics.__struct_fields__, classes),
         "-answers.csv": _csv(("picture", "right_taxon_id", "named_taxon_id", "score"), answers),
         **{f"-{name}": content for name, content in draw_mistakes(predictions, manifest).items()},
     }
-
-
-def _json(report: msgspec.Struct) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(report)) + b"\n"
 
 
 def _csv(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
@@ -284,15 +282,6 @@ def _write(folder: Path, evaluation: Evaluation, files: Mapping[str, bytes]) -> 
             (folder / f"{stem}-{name}").unlink(missing_ok=True)
 
 
-def _write_curves(folder: Path, run: Path) -> None:
-    """Draws the learning curves if the checkpoint is in the folder of its run."""
-    from training.evaluation.drawings import learning_curves
-    from training.monitor.log import LOG_FILE
-
-    if (run / LOG_FILE).is_file():
-        replace_together(folder, {"curves.png": learning_curves(run)})
-
-
 def _print(results: list[tuple[Evaluation, Predictions]]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -302,20 +291,14 @@ def _print(results: list[tuple[Evaluation, Predictions]]) -> None:
         other = f" ({OTHER_DATA})" if evaluation.other_data else ""
         table = Table("", "all", *evaluation.by_source, title=f"{evaluation.network}, {evaluation.split} split{other}")
         for name in SplitMetrics.__struct_fields__:
-            columns = (evaluation.all, *evaluation.by_source.values())
-            table.add_row(name, *(_cell(getattr(column, name)) for column in columns))
+            figures = (getattr(each, name) for each in (evaluation.all, *evaluation.by_source.values()))
+            cells = (describe_share(each) if isinstance(each, Share) else f"{each:.4f}" for each in figures)
+            table.add_row(name, *cells)
         console.print(table)
     if len(results) == 2:
         names = [evaluation.network for evaluation, _ in results]
         first, second = (predictions.named_N for _, predictions in results)
         console.print(f"{' and '.join(names)} name the same taxon: {(first == second).sum()} of {len(first)}")
-
-
-def _cell(figure: Share | float) -> str:
-    if isinstance(figure, float):
-        return f"{figure:.4f}"
-    low, high = figure.interval_95
-    return f"{figure.value:.1%} [{low:.1%}, {high:.1%}] of {figure.num_pictures}"
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ explain_missing_packages(INSTALL)
 
 import msgspec
 import tyro
+from msgspec.structs import replace
 
 from models.bundle import (
     BUNDLE_FILE,
@@ -70,7 +71,6 @@ LEAST_NEGATIVES: Final = 20
 """Pictures without a plant that a plant head needs; with fewer, cross-validation says nothing."""
 WORKERS: Final = 2
 """Loader processes."""
-_PARTS: Final[dict[str, FileName]] = {GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE}
 
 
 class Export(Section, frozen=True, kw_only=True):
@@ -141,7 +141,6 @@ def export(command: Export) -> Bundle:
     if "bf16" in command.precision:
         require_bf16()  # before the hours of fp32
     from training.bundling.candidates import make_bf16, make_fp16, make_fp32
-    from training.bundling.examples import example_pictures
     from training.engine.checkpoint import read_checkpoint
 
     command = _named(command)
@@ -156,11 +155,6 @@ def export(command: Export) -> Bundle:
             candidates["fp16"] = make_fp16(fp32, sets, folder, thresholds)
         if "bf16" in command.precision:
             candidates["bf16"] = make_bf16(fp32, sets, folder, thresholds)
-        if command.examples:
-            features_NF = fp32.network.outputs(sets.features).features
-            chosen = example_pictures(sets.features, features_NF, command.examples)
-            number = write_examples(folder / EXAMPLES_FILE, chosen)
-            print(f"Reference pictures whose license allows to show them: {number:,}")
         bundle = _seal(command, checkpoint, sets, candidates, fp32=fp32, folder=folder)
     _print(bundle)
     return bundle
@@ -204,7 +198,7 @@ def _named(command: Export) -> Export:
     print(f"Name and version: {name} {version}; --name and --model-version give others")
     if not command.description:
         print("No --description: the page shows the size of the data in its place")
-    return msgspec.structs.replace(command, name=name, model_version=version)
+    return replace(command, name=name, model_version=version)
 
 
 def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
@@ -218,10 +212,10 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
 
     recipe = check_stored_recipe(checkpoint.recipe, origin=str(command.checkpoint))
     spec = stored_input_spec(checkpoint.recipe, origin=str(command.checkpoint))
-    spec = msgspec.structs.replace(spec, train_px=side_at_epoch(recipe.pictures, checkpoint.last_epoch))
+    spec = replace(spec, train_px=side_at_epoch(recipe.pictures, checkpoint.last_epoch))
     if command.serve_px is not None:
         require_side(checkpoint.architecture, command.serve_px)
-        spec = msgspec.structs.replace(spec, height=command.serve_px, width=command.serve_px)
+        spec = replace(spec, height=command.serve_px, width=command.serve_px)
     # The shards of packed data may lie elsewhere, where the training read them.
     manifest = Manifest(command.data, "" if any(command.data.glob("*.tar")) else recipe.data.shards)
     require_same_outputs(manifest, tuple(checkpoint.output_keys), "checkpoint")
@@ -274,65 +268,58 @@ def _seal(
     """
     from training.bundling.bundle_description import describe, record_golden
     from training.bundling.candidates import describe_check
+    from training.bundling.examples import example_pictures
     from training.bundling.onnx_file import write_weights
 
     manifest, spec = sets.validation.manifest, sets.validation.spec
     released = {precision: made for precision, made in candidates.items() if made.passed}
-    place = next((made.place for made in released.values() if made.place is not None), None)
+    placed = {precision: made.place for precision, made in released.items() if made.place is not None}
+    parts: dict[str, FileName] = {GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE}
+    if command.with_weights:
+        parts[WEIGHTS_PART] = WEIGHTS_FILE
+        write_weights(folder / WEIGHTS_FILE, checkpoint)
+    if command.examples:
+        parts[EXAMPLES_PART] = EXAMPLES_FILE
+        chosen = example_pictures(sets.features, fp32.network.outputs(sets.features).features, command.examples)
+        number = write_examples(folder / EXAMPLES_FILE, chosen)
+        print(f"Reference pictures whose license allows to show them: {number:,}")
+    if placed:
+        parts[PLACE_PART] = PLACE_FILE
+        write_place(folder / PLACE_FILE, next(iter(placed.values())).prior)
+    paths = {precision: made.path for precision, made in released.items()}
+    temperatures = {precision: made.entry.temperature for precision, made in released.items()}
+    (folder / GOLDEN_FILE).write_bytes(msgspec.json.encode(record_golden(paths, temperatures, spec)))
+    tables: dict[str, Calibration] = {precision: made.calibration for precision, made in released.items()}
+    for precision, place in placed.items():
+        tables[f"{precision}{WITH_PLACE}"] = Calibration(conformal=place.conformal)
+    write_calibration(folder / CALIBRATION_FILE, tables)
     record = describe(
         checkpoint,
-        manifest,
-        spec,
+        sets,
+        candidates,
         name=command.name,
         version=command.model_version,
         description=command.description,
         note=command.note,
-        networks={precision: made.entry for precision, made in released.items()},
-        left_out={precision: made.left_out() for precision, made in candidates.items() if not made.passed},
         metrics=fp32.metrics,
-        other_data=sets.other_data,
-        parts=_PARTS
-        | ({WEIGHTS_PART: WEIGHTS_FILE} if command.with_weights else {})
-        | ({EXAMPLES_PART: EXAMPLES_FILE} if command.examples else {})
-        | ({PLACE_PART: PLACE_FILE} if place is not None else {}),
+        parts=parts,
     )
-    golden, card, tables = (folder / name for name in (GOLDEN_FILE, MODEL_CARD_FILE, CALIBRATION_FILE))
-    paths = {precision: made.path for precision, made in released.items()}
-    temperatures = {precision: made.entry.temperature for precision, made in released.items()}
-    golden.write_bytes(msgspec.json.encode(record_golden(paths, temperatures, spec)))
-    checks = [
-        f"## Checks of the {precision} network\n\n"
-        + "\n".join(f"* {describe_check(each)}" for each in made.entry.checks)
-        for precision, made in candidates.items()
-    ]
     found = fp32.predictions
-    sections = (
-        *checks,
-        commands_section(command, command.data, command.out, other_data=sets.other_data),
-        calibration_section(
-            fp32.fitted,
-            manifest.taxonomy,
-            {rank: risk_coverage(each).area for rank, each in found.rank_scores.items()},
-            reliability_diagrams(found, manifest),
+    areas = {rank: risk_coverage(each).area for rank, each in found.rank_scores.items()}
+    card = model_card(
+        record,
+        manifest.taxonomy,
+        *(
+            f"## Checks of the {precision} network\n\n"
+            + "\n".join(f"* {describe_check(each)}" for each in made.entry.checks)
+            for precision, made in candidates.items()
         ),
+        commands_section(command, command.data, command.out, other_data=sets.other_data),
+        calibration_section(fp32.fitted, manifest.taxonomy, areas, reliability_diagrams(found, manifest)),
     )
-    card.write_text(model_card(record, manifest.taxonomy, *sections), encoding="utf-8")
-    placed = {
-        f"{precision}{WITH_PLACE}": Calibration(conformal=made.place.conformal)
-        for precision, made in released.items()
-        if made.place is not None
-    }
-    write_calibration(tables, {precision: made.calibration for precision, made in released.items()} | placed)
+    (folder / MODEL_CARD_FILE).write_text(card, encoding="utf-8")
     files = {made.entry.file: made.path for made in released.values()}
-    files |= {path.name: path for path in (golden, card, tables)}
-    if command.examples:
-        files[EXAMPLES_FILE] = folder / EXAMPLES_FILE
-    if place is not None:
-        files[PLACE_FILE] = folder / PLACE_FILE
-        write_place(files[PLACE_FILE], place.prior)
-    if command.with_weights:
-        files[WEIGHTS_FILE] = folder / WEIGHTS_FILE
-        write_weights(files[WEIGHTS_FILE], checkpoint)
+    files |= {name: folder / name for name in (*parts.values(), MODEL_CARD_FILE)}
     return seal_bundle(command.out, record, manifest.taxonomy, files)
 
 

@@ -17,22 +17,21 @@ from models.bundle_record import (
     BundleRecord,
     DataSource,
     FileName,
-    LeftOut,
     Metric,
-    NetworkFile,
     Precision,
 )
 from models.network import PlantNetwork
 from models.openvino_session import OpenVinoSession
 from models.preprocess import InputSpec, picture_to_input
-from models.ranking import output_probabilities
+from models.ranking import Floats, output_probabilities
 from models.session import NetworkSession, OnnxSession
+from training.bundling.candidates import Candidate
+from training.bundling.evaluated_network import PictureSets
 from training.bundling.model_card import without_folders
 from training.dataset.audit.licenses import joint_commercial_use
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint
 from training.evaluation.pictures import Pixels
-from training.evaluation.predict import Logits
 from training.evaluation.provenance import OTHER_DATA
 from training.machine import current_commit
 
@@ -85,48 +84,41 @@ def draw_golden(seed: int) -> bytes:
     return stream.getvalue()
 
 
-def _logits(session: NetworkSession, pixels_BCHW: Pixels) -> Logits:
+def _logits(session: NetworkSession, pixels_BCHW: Pixels) -> Floats:
     return np.concatenate([session.run(pixels[None]).logits for pixels in pixels_BCHW])
-
-
-_OTHER_SOURCES: Final = f"These are pictures of {OTHER_DATA}."
 
 
 def describe(
     checkpoint: Checkpoint,
-    manifest: Manifest,
-    spec: InputSpec,
+    sets: PictureSets,
+    candidates: Mapping[Precision, Candidate],
     *,
     name: str,
     version: str,
     description: str,
     note: str,
-    networks: Mapping[Precision, NetworkFile],
-    left_out: Mapping[Precision, LeftOut],
     metrics: tuple[Metric, ...],
-    other_data: bool,
-    parts: Mapping[str, FileName],
+    parts: dict[str, FileName],
 ) -> BundleRecord:
     """Builds the record of a bundle; `seal_bundle` adds the hashes.
 
     Args:
         checkpoint: The trained network.
-        manifest: The data that it was trained on, or other data with the same outputs, see `other_data`.
-        spec: Input of the networks.
+        sets: Pictures of the data that it was trained on, or of other data with the same outputs.
+        candidates: The networks; those that failed a check are left out.
         name: Name of the model, which has this version.
         version: Its version.
         description: What it names and for whom; if empty, how many plants and pictures.
         note: What users must know about the training pictures.
-        networks: The released networks.
-        left_out: The networks that failed a check.
         metrics: Those of the fp32 network.
-        other_data: Whether the network was trained with other data.
         parts: Role -> further file.
     """
-    network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
-    plants, pictures = len(manifest.taxonomy.taxa), len(manifest.rows_of("train"))
+    network, manifest = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys)), sets.validation.manifest
+    spec, taxonomy, pictures = sets.validation.spec, manifest.taxonomy, len(manifest.rows_of("train"))
     recipe = _without_folders(checkpoint.recipe)
     recipe["pictures"]["serve_px"] = spec.height  # the bundle names one input size only, that of the service
+    other_sources = f"These are pictures of {OTHER_DATA}." if sets.other_data else ""
+    size = f"Names {len(taxonomy.taxa):,} plants: {checkpoint.architecture}, trained with {pictures:,} pictures."
     return BundleRecord(
         format_version=FORMAT_VERSION,
         name=name,
@@ -138,23 +130,26 @@ def describe(
             num_parameters=network.num_parameters(),
         ),
         input=spec,
-        label_hash=manifest.taxonomy.label_hash,
-        networks=dict(networks),
-        left_out=dict(left_out),
+        label_hash=taxonomy.label_hash,
+        networks={precision: made.entry for precision, made in candidates.items() if made.passed},
+        left_out={precision: made.left_out() for precision, made in candidates.items() if not made.passed},
         metrics=metrics,
         recipe=recipe,
         trained_on=checkpoint.trained_on,
         initial_weights=checkpoint.initial_weights or "unknown",
-        sources=_sources(manifest, " ".join(filter(None, (_OTHER_SOURCES if other_data else "", note)))),
+        sources=_sources(manifest, _sentences(other_sources, note)),
         git_commit=current_commit(),
         trained_commit=checkpoint.git_commit or "unknown",
         manifest_sha256=checkpoint.trained_with,
-        other_data=other_data,
+        other_data=sets.other_data,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        description=description
-        or f"Names {plants:,} plants: {checkpoint.architecture}, trained with {pictures:,} pictures.",
-        parts=dict(parts),
+        description=description or size,
+        parts=parts,
     )
+
+
+def _sentences(*sentences: str) -> str:
+    return " ".join(filter(None, sentences))
 
 
 def _without_folders(value: Any) -> Any:
@@ -179,7 +174,7 @@ def _sources(manifest: Manifest, note: str) -> tuple[DataSource, ...]:
             name,
             sum(counts.values()),
             counts,
-            note=" ".join(filter(None, (manifest.sources[name].note, note))),
+            note=_sentences(manifest.sources[name].note, note),
             num_authors=num_authors[name],
             commercial_use=joint_commercial_use(counts),
         )

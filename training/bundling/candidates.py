@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from models.bundle_record import Check, LeftOut, Metric, NetworkFile
 from models.calibration import Calibration
@@ -20,14 +19,14 @@ from training.bundling.evaluated_network import (
     EvaluatedNetwork,
     PictureSets,
     evaluate_network,
+    metric,
     predictions_on,
 )
 from training.bundling.fp16 import write_fp16, write_rounded
 from training.bundling.onnx_file import write_fp32
 from training.bundling.place import FittedPlace
 from training.engine.checkpoint import Checkpoint
-from training.evaluation.predict import Logits
-from training.evaluation.predictions import Outputs, Predictions, chunks
+from training.evaluation.predictions import Outputs, Predictions, Rows, chunks
 from training.evaluation.split_metrics import paired_loss
 
 PARITY_LIMIT: Final = 1e-3
@@ -38,6 +37,7 @@ LEAST_AGREEMENT: Final = 0.999
 """Share of the pictures for which fp16 must name the taxon of fp32."""
 MOST_LOSS: Final = 0.005
 """Half a point of top-1, which bf16 must not lose."""
+_ANY: Final = 1.0  # limit of a difference that is recorded only
 _BF16_NOTE: Final = "Computes the fp32 file in bfloat16 with OpenVINO, on processors that have it."
 _FP16_NOTE: Final = (
     "Computes in half precision. Evaluated on a CPU, with each operator's result rounded to half precision."
@@ -68,24 +68,23 @@ class Candidate(msgspec.Struct, frozen=True):
 def make_fp32(
     checkpoint: Checkpoint, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]
 ) -> tuple[Candidate, EvaluatedNetwork]:
-    """Makes the fp32 network. The other precisions are made from it and compared with it.
+    """Makes the fp32 network in a folder. The other precisions are made from it and compared with it.
 
-    Args:
-        checkpoint: Gives the weights.
-        sets: The pictures to evaluate with.
-        folder: Where to write the file.
-        thresholds: Thresholds of some ranks, to be used in place of fitted ones.
+    `thresholds` are those of some ranks, to be used in place of fitted ones.
 
     Raises:
         BundleError: The probabilities differ from PyTorch's by more than the limit.
     """
     network, compared = CachedNetwork(folder / "model.fp32.onnx", folder), sets.validation.sample(PARITY_PICTURES)
     exact, same_weights = write_fp32(checkpoint, compared, network.path)
-    parity = parity_check(network.logits(compared)[:], same_weights, compared.name)
+    name = f"parity: largest difference in probability from PyTorch with the same weights: {compared.name}"
+    parity = difference_check(name, network.outputs(compared).logits, same_weights, PARITY_LIMIT)
     require_parity(parity)
+    # The effect of storing the weights in half precision.
+    name = f"rounding: largest difference in probability from unrounded weights: {compared.name}"
+    rounding = difference_check(name, same_weights, exact, _ANY)
     evaluated = evaluate_network(network, sets, thresholds)
-    entry = _entry(evaluated, network.path, parity, rounding_check(same_weights, exact, compared.name))
-    return Candidate(network.path, entry, evaluated.fitted.calibration, evaluated.fitted.place), evaluated
+    return _candidate(network.path, evaluated, (parity, rounding)), evaluated
 
 
 def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
@@ -105,18 +104,9 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
         failed = NetworkFile(path.name, temperature=1.0, stored_as="float16", checks=(overflow,), note=_FP16_NOTE)
         return Candidate(path, failed)
     evaluated = evaluate_network(network, sets, thresholds)
-    agreement = agreement_check(
-        *(
-            (each.predictions, predictions_on(each.network, sets.validation, each.temperature))
-            for each in (evaluated, fp32)
-        )
-    )
-    entry = msgspec.structs.replace(
-        _entry(evaluated, path, overflow, agreement),
-        metrics=(*evaluated.metrics, _lost(fp32, evaluated, sets)),
-        note=_FP16_NOTE,
-    )
-    return Candidate(path, entry, evaluated.fitted.calibration, evaluated.fitted.place)
+    half, single = ((each.predictions, predictions_on(each, sets.validation)) for each in (evaluated, fp32))
+    lost = _lost(fp32, evaluated, sets)
+    return _candidate(path, evaluated, (overflow, agreement_check(half, single)), lost, note=_FP16_NOTE)
 
 
 def make_bf16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
@@ -124,29 +114,29 @@ def make_bf16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
 
     The validation split decides whether it is released, so that the test split only reports.
     """
-    path = fp32.network.path
+    path, data = fp32.network.path, sets.validation.name
     evaluated = evaluate_network(CachedNetwork(path, folder, bf16=True), sets, thresholds)
-    single, half = (predictions_on(each.network, sets.validation, each.temperature) for each in (fp32, evaluated))
-    one, other = (each.network.logits(sets.validation) for each in (evaluated, fp32))
-    difference = max(_largest_difference(one[part], other[part]) for part in chunks(*one.shape))
-    name = f"parity: largest difference in probability from fp32: {sets.validation.name}"
-    parity = _at_most(name, difference, 1.0, len(one))  # recorded, and always passes: accuracy is what counts
-    entry = msgspec.structs.replace(
-        _entry(evaluated, path, loss_check(single, half, sets.validation.name), parity),
-        metrics=(*evaluated.metrics, _lost(fp32, evaluated, sets)),
-        note=_BF16_NOTE,
-    )
-    return Candidate(path, entry, evaluated.fitted.calibration, evaluated.fitted.place)
+    single, half = (predictions_on(each, sets.validation) for each in (fp32, evaluated))
+    loss = paired_loss(single.top_k_hits(1), half.top_k_hits(1))
+    name = f"accuracy: upper end of the 95 % interval of the loss in top-1 against fp32: {data}"
+    accuracy = _at_most(name, loss.interval_95[1], MOST_LOSS, loss.num_pictures)
+    one, other = (each.network.outputs(sets.validation).logits for each in (evaluated, fp32))
+    # Accuracy is what counts, so any difference passes.
+    parity = difference_check(f"parity: largest difference in probability from fp32: {data}", one, other, _ANY)
+    return _candidate(path, evaluated, (accuracy, parity), _lost(fp32, evaluated, sets), note=_BF16_NOTE)
 
 
 def _lost(fp32: EvaluatedNetwork, other: EvaluatedNetwork, sets: PictureSets) -> Metric:
     loss = paired_loss(fp32.predictions.top_k_hits(1), other.predictions.top_k_hits(1))
-    return Metric("top1_taxon_lost_against_fp32", loss.value, sets.test.name, loss.num_pictures, loss.interval_95)
+    return metric("top1_taxon_lost_against_fp32", loss, sets.test.name)
 
 
-def _entry(evaluated: EvaluatedNetwork, path: Path, *checks: Check) -> NetworkFile:
+def _candidate(
+    path: Path, evaluated: EvaluatedNetwork, checks: tuple[Check, ...], *lost: Metric, note: str = ""
+) -> Candidate:
+    """The file at a path with what was fitted to it; the metrics of fp32 stand elsewhere, it has lost nothing."""
     fitted, place = evaluated.fitted.thresholds, evaluated.fitted.place
-    return NetworkFile(
+    entry = NetworkFile(
         file=path.name,
         temperature=evaluated.temperature,
         thresholds=fitted.thresholds,
@@ -155,44 +145,41 @@ def _entry(evaluated: EvaluatedNetwork, path: Path, *checks: Check) -> NetworkFi
         place=None if place is None else place.rule,
         stored_as="float16",
         checks=checks,
+        metrics=(*evaluated.metrics, *lost) if lost else (),
+        note=note,
     )
+    return Candidate(path, entry, evaluated.fitted.calibration, place)
 
 
-def parity_check(file_logits: Logits, torch_logits: Logits, data: str) -> Check:
-    """fp32: the file gives the same probabilities as PyTorch with the same weights, on this data (in words)."""
-    name = f"parity: largest difference in probability from PyTorch with the same weights: {data}"
-    return _at_most(name, _largest_difference(file_logits, torch_logits), PARITY_LIMIT, len(file_logits))
-
-
-def rounding_check(rounded_logits: Logits, exact_logits: Logits, data: str) -> Check:
-    """fp32: the effect of storing the weights in half precision. It is recorded and always passes."""
-    name = f"rounding: largest difference in probability from unrounded weights: {data}"
-    return _at_most(name, _largest_difference(rounded_logits, exact_logits), 1.0, len(exact_logits))
+def difference_check(name: str, one: Rows, other: Rows, limit: float) -> Check:
+    """The largest difference in probability between the logits of two networks; NaN fails."""
+    differences = [
+        np.abs(output_probabilities(one[part], 1.0) - output_probabilities(other[part], 1.0)).max()
+        for part in chunks(*one.shape)
+    ]
+    return _at_most(name, float(np.max(differences)), limit, len(one))
 
 
 def overflow_check(outputs: Sequence[Outputs]) -> Check:
     """fp16: all logits and features are finite; a value above 65,504 is infinite in half precision."""
-    finite = np.concatenate([_finite(each) for each in outputs])
+    num_pictures = num_lost = 0
+    for logits, features in outputs:
+        num_pictures += len(logits)
+        for part in chunks(len(logits), max(logits.shape[1], features.shape[1])):
+            finite = np.isfinite(logits[part]).all(axis=1) & np.isfinite(features[part]).all(axis=1)
+            num_lost += int((~finite).sum())
     name = "overflow: pictures with NaN or infinite outputs, every operator's result rounded to half precision"
-    return _at_most(name, float((~finite).sum()), 0.0, len(finite))
+    return _at_most(name, float(num_lost), 0.0, num_pictures)
 
 
 def agreement_check(found: Sequence[Predictions], fp32: Sequence[Predictions]) -> Check:
     """fp16: the share of all pictures for which the most likely taxon is that of fp32."""
-    pairs = zip(found, fp32, strict=True)
-    same = np.concatenate([one.named_N == other.named_N for one, other in pairs])
+    same = np.concatenate([one.named_N == other.named_N for one, other in zip(found, fp32, strict=True)])
     name = (
         "agreement: pictures with the same likeliest taxon as fp32, every operator's result rounded to half precision"
     )
     value, limit = float(same.mean()), LEAST_AGREEMENT
     return Check(name, value, limit, passed=value >= limit, num_pictures=len(same), at_least=True)
-
-
-def loss_check(fp32: Predictions, other: Predictions, data: str) -> Check:
-    """bf16: the upper end of the 95 % interval of the loss in top-1, on this data (in words)."""
-    loss = paired_loss(fp32.top_k_hits(1), other.top_k_hits(1))
-    name = f"accuracy: upper end of the 95 % interval of the loss in top-1 against fp32: {data}"
-    return _at_most(name, loss.interval_95[1], MOST_LOSS, loss.num_pictures)
 
 
 def require_parity(check: Check) -> None:
@@ -215,19 +202,6 @@ def describe_check(check: Check) -> str:
     bound = f"at {'least' if check.at_least else 'most'} {check.limit:g}"
     on = f", {check.num_pictures} pictures" if check.num_pictures else ""
     return f"{'passed' if check.passed else 'FAILED'} {check.name}: {check.value:.3g} ({bound}{on})"
-
-
-def _finite(outputs: Outputs) -> npt.NDArray[np.bool_]:
-    """Returns whether all outputs of each picture are finite."""
-    finite_N = np.ones(len(outputs.logits), dtype=bool)
-    for rows in outputs:
-        for part in chunks(*rows.shape):
-            finite_N[part] &= np.isfinite(rows[part]).all(axis=1)
-    return finite_N
-
-
-def _largest_difference(first: Logits, second: Logits) -> float:
-    return float(np.abs(output_probabilities(first, 1.0) - output_probabilities(second, 1.0)).max())
 
 
 def _at_most(name: str, value: float, limit: float, num_pictures: int) -> Check:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from models.calibration import unit_length
 from models.examples import Example
+from models.metrics import Whole
 from models.preprocess import read_picture
 from models.ranking import Floats
 from training.dataset.audit.licenses import may_be_shown
@@ -43,7 +43,7 @@ def example_pictures(pictures: Pictures, features_NF: Rows, most: int) -> Iterat
     shown_N = np.array([may_be_shown(license_) for license_ in licenses], dtype=bool)
     for index, taxon in enumerate(manifest.taxonomy.taxa):
         of_taxon = np.flatnonzero(shown_N & (pictures.taxa == index))
-        for number, place in enumerate(of_taxon[typical(np.asarray(features_NF[of_taxon]), most)]):
+        for number, place in enumerate(of_taxon[typical(features_NF[of_taxon], most)]):
             example = Example(
                 taxon_id=taxon.taxon_id,
                 file=f"{index:05}-{number}.webp",
@@ -54,7 +54,7 @@ def example_pictures(pictures: Pictures, features_NF: Rows, most: int) -> Iterat
             yield example, _small(store.read(int(pictures.rows[place])))
 
 
-def typical(features_NF: Floats, most: int) -> npt.NDArray[np.intp]:
+def typical(features_NF: Floats, most: int) -> Whole:
     """Chooses pictures near the middle of their features and apart from each other; returns positions, shape (K,).
 
     The first is the nearest to the middle. Each further one is the farthest from those chosen, of the half that lies

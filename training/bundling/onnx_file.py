@@ -5,6 +5,8 @@ the weights of the file.
 """
 
 import json
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -19,13 +21,11 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from models.errors import BotanifyError
 from models.network import ExportableNetwork, PlantNetwork, timm_names
 from models.preprocess import InputSpec
+from models.ranking import Floats
 from models.session import FEATURES_NAME, INPUT_NAME, LABEL_HASH_FIELD, LOGITS_NAME, OUTPUT_KEYS_FIELD
 from models.taxonomy import Taxonomy
 from training.engine.checkpoint import Checkpoint
 from training.evaluation.pictures import Pictures
-from training.evaluation.predict import Logits, predict, torch_runner
-from training.loading.data import evaluation_loader
-from training.recipe import DataRecipe
 
 OPSET: Final = 20
 _SMALLEST_HALVED: Final = 64  # smaller tensors (shapes, axes, scalars) stay in float32
@@ -36,12 +36,29 @@ def fold_batch_norm(network: PlantNetwork, spec: InputSpec) -> None:
 
     The pairs are found by running one picture: a norm follows the convolution whose output is its input.
     """
-    for convolution, norm_name in _norms_after_convolutions(network, spec):
-        norm = cast(nn.BatchNorm2d, network.get_submodule(norm_name))
+    made_by: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # holds the outputs, so that their ids stay unique
+    pairs: list[tuple[nn.Conv2d, str]] = []
+
+    def keep_output(convolution: Any, _inputs: Any, output: Tensor) -> None:
+        made_by[id(output)] = convolution, output
+
+    def find_pair(name: str, _norm: nn.Module, inputs: tuple[Tensor]) -> None:
+        if id(inputs[0]) in made_by:
+            pairs.append((made_by[id(inputs[0])][0], name))
+
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in network.named_modules():
+            if isinstance(module, nn.Conv2d):
+                hooks.callback(module.register_forward_hook(keep_output).remove)
+            elif isinstance(module, nn.BatchNorm2d):
+                hooks.callback(module.register_forward_pre_hook(partial(find_pair, name)).remove)
+        network(torch.zeros(1, 3, spec.height, spec.width))
+    for convolution, name in pairs:
+        norm = cast(nn.BatchNorm2d, network.get_submodule(name))
         fused = fuse_conv_bn_eval(convolution, norm)
         convolution.weight, convolution.bias = fused.weight, fused.bias
-        others = [getattr(norm, name) for name in ("drop", "act") if hasattr(norm, name)]  # timm's norms contain both
-        network.set_submodule(norm_name, nn.Sequential(*others))
+        others = [getattr(norm, part) for part in ("drop", "act") if hasattr(norm, part)]  # timm's norms contain both
+        network.set_submodule(name, nn.Sequential(*others))
 
 
 def round_to_half(network: PlantNetwork) -> None:
@@ -79,7 +96,10 @@ def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path:
     )
     assert program is not None, "the dynamo exporter returns a program"
     model = program.model_proto
-    _remove_exporter_notes(model)
+    # The exporter's notes contain stack traces with paths of the machine.
+    for entry in [*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output, model.graph]:
+        del entry.metadata_props[:]
+        entry.doc_string = ""
     _store_half(model)
     names = [taxonomy.taxa[index].scientific_name for index in taxonomy.taxon_of_output]
     metadata = {
@@ -100,41 +120,6 @@ def require_opset(model: onnx.ModelProto) -> None:
         raise BotanifyError(f"the exporter wrote opset {opset} instead of {OPSET}; install the locked versions.")
 
 
-def _norms_after_convolutions(network: PlantNetwork, spec: InputSpec) -> list[tuple[nn.Conv2d, str]]:
-    """Returns each convolution that a norm follows, with the name of the norm."""
-    source_of_output: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # holds the outputs, so that their ids stay unique
-    pairs: list[tuple[nn.Conv2d, str]] = []
-
-    def record_output(module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        source_of_output[id(output)] = (module, output)  # type: ignore[assignment]
-
-    def record_pair(name: str) -> Any:
-        def hook(_module: nn.Module, inputs: tuple[Tensor]) -> None:
-            if id(inputs[0]) in source_of_output:
-                pairs.append((source_of_output[id(inputs[0])][0], name))
-
-        return hook
-
-    hooks = []
-    for name, module in network.named_modules():
-        if isinstance(module, nn.Conv2d):
-            hooks.append(module.register_forward_hook(record_output))
-        elif isinstance(module, nn.BatchNorm2d):
-            hooks.append(module.register_forward_pre_hook(record_pair(name)))
-    with torch.no_grad():
-        network(torch.zeros(1, 3, spec.height, spec.width))
-    for hook in hooks:
-        hook.remove()
-    return pairs
-
-
-def _remove_exporter_notes(model: onnx.ModelProto) -> None:
-    """Removes the exporter's notes, which contain stack traces with paths of the machine."""
-    for entry in [*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output, model.graph]:
-        del entry.metadata_props[:]
-        entry.doc_string = ""
-
-
 def _store_half(model: onnx.ModelProto) -> None:
     """Stores large float initializers as float16 with a Cast to float32, which ONNX Runtime folds on loading."""
     casts = []
@@ -150,7 +135,7 @@ def _store_half(model: onnx.ModelProto) -> None:
     model.graph.node.extend(nodes)
 
 
-def write_fp32(checkpoint: Checkpoint, pictures: Pictures, target: Path) -> tuple[Logits, Logits]:
+def write_fp32(checkpoint: Checkpoint, pictures: Pictures, target: Path) -> tuple[Floats, Floats]:
     """Writes the network file, and runs PyTorch on some pictures for comparison.
 
     Args:
@@ -173,9 +158,9 @@ def write_fp32(checkpoint: Checkpoint, pictures: Pictures, target: Path) -> tupl
     return exact, same_weights
 
 
-def _torch_logits(network: PlantNetwork, pictures: Pictures) -> Logits:
-    loader = evaluation_loader(pictures.manifest, pictures.rows, pictures.spec, DataRecipe(workers=pictures.workers))
-    return predict(loader, torch_runner(network, torch.device("cpu")))[0]
+def _torch_logits(network: PlantNetwork, pictures: Pictures) -> Floats:
+    with torch.inference_mode():
+        return np.concatenate([network(torch.from_numpy(pixels)).numpy() for pixels in pictures.pixels()])
 
 
 def write_weights(path: Path, checkpoint: Checkpoint) -> None:

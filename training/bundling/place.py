@@ -11,17 +11,17 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
+from msgspec.structs import replace
 
 from models.calibration import ConformalTable, conformal_table_of
-from models.metrics import negative_log_likelihood
+from models.metrics import Whole, negative_log_likelihood
 from models.place import SIDES_KM, CellCounts, PlacePrior, PlaceRule, Where, band_at, cells_at
-from models.ranking import Rank, Thresholds
+from models.ranking import Floats, Rank, Thresholds
 from models.taxonomy import Taxonomy
 from training.bundling.temperature import fit_temperature
 from training.bundling.thresholds import fit_thresholds
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import ChosenRows, Rows, calibrated_predictions
+from training.evaluation.predictions import ComputedRows, Flags, Rows, calibrated_predictions, chosen_rows
 
 LEAST_RECORDS: Final = 1_000
 """Training pictures with a place that a prior needs."""
@@ -39,16 +39,16 @@ _HELD_OUT: Final = 10  # every tenth place is held out while `trust` is chosen
 class Records(msgspec.Struct, frozen=True):
     """Pictures with a place."""
 
-    taxon_N: npt.NDArray[np.int64]
-    latitude_N: npt.NDArray[np.float64]
-    longitude_N: npt.NDArray[np.float64]
-    month_N: npt.NDArray[np.int64]
+    taxon_N: Whole
+    latitude_N: Floats
+    longitude_N: Floats
+    month_N: Whole
     """1 to 12; 0 if the day is unknown."""
 
     def __len__(self) -> int:
         return len(self.taxon_N)
 
-    def subset(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "Records":
+    def subset(self, chosen: Flags | Whole) -> "Records":
         """Returns some of the pictures."""
         return Records(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
@@ -58,7 +58,7 @@ class Records(msgspec.Struct, frozen=True):
             yield Where(float(latitude), float(longitude), date(2000, int(month), 15) if month else None)
 
 
-def records_of(manifest: Manifest, rows: npt.NDArray[np.int64]) -> tuple[Records, npt.NDArray[np.bool_]]:
+def records_of(manifest: Manifest, rows: Whole) -> tuple[Records, Flags]:
     """Returns the pictures of these rows that have a place, and which of the rows these are."""
     table = manifest.table.select(["latitude", "longitude", "taken_on"]).take(rows)
     latitude, longitude = (
@@ -80,7 +80,7 @@ def fit_prior(records: Records, num_taxa: int) -> PlacePrior:
     if len(kept) and len(tested):
         draft = count_records(kept, num_taxa, chosen)
         sample = tested.subset(np.random.default_rng(0).permutation(len(tested))[:2000])
-        chosen = max(TRUSTS, key=lambda trust: _likelihood(msgspec.structs.replace(draft, trust=trust), sample))
+        chosen = max(TRUSTS, key=lambda trust: _likelihood(replace(draft, trust=trust), sample))
     return count_records(records, num_taxa, chosen)
 
 
@@ -132,6 +132,17 @@ def choose_rule(measure: Callable[[PlaceRule | None], tuple[float, float]]) -> P
     return best
 
 
+class PlaceData(msgspec.Struct, frozen=True):
+    """Where the calibration plants were photographed."""
+
+    prior: PlacePrior
+    """Fitted on training pictures."""
+    records: Records
+    """Of the plants that have a place."""
+    has_place_N: Flags
+    """Which of the plants these are."""
+
+
 class FittedPlace(msgspec.Struct, frozen=True):
     """The rule of one network, and its table for candidate sets."""
 
@@ -145,41 +156,40 @@ class FittedPlace(msgspec.Struct, frozen=True):
 
 
 def fit_place(
-    prior: PlacePrior,
-    records: Records,
-    logits: Rows,
-    labels: npt.NDArray[np.int64],
+    data: PlaceData,
+    logits_NO: Rows,
+    labels_N: Whole,
+    kept_N: Flags,
     *,
     taxonomy: Taxonomy,
     temperature: float,
-    kept_N: npt.NDArray[np.bool_],
-    prior_T: npt.NDArray[np.float64],
+    prior_T: Floats,
     fixed: Mapping[Rank, float],
 ) -> FittedPlace | None:
-    """Fits the rule on calibration plants with a place; None if there are too few, or if place does not help.
+    """Fits the rule on calibration plants; None if too few have a place, or if place does not help.
 
     Args:
-        prior: Fitted on training pictures.
-        records: Place of each plant.
-        logits: Of each plant.
-        labels: Position of each plant's output.
+        data: Their places.
+        logits_NO: Their logits.
+        labels_N: Position of each plant's output.
+        kept_N: Which plants reach the cutoffs.
         taxonomy: Gives the taxon of each output.
         temperature: Of the network.
-        kept_N: Which plants reach the cutoffs.
         prior_T: Share of each taxon among the training pictures.
         fixed: Thresholds of some ranks.
     """
+    records, with_place = data.records, np.flatnonzero(data.has_place_N)
     if len(records) < LEAST_PLANTS:
         return None
-
+    logits, labels = chosen_rows(logits_NO, with_place), labels_N[with_place]
     random = np.random.default_rng(0)
     some = random.permutation(len(records))[:_MOST_PLANTS]
-    here, exchanged = (Ratios(prior, records.subset(rows))[:] for rows in (some, random.permutation(some)))
-    own, own_labels = ChosenRows(logits, some)[np.arange(len(some))], labels[some]
+    here, exchanged = (ratios(data.prior, records.subset(rows))[:] for rows in (some, random.permutation(some)))
+    own, own_labels = logits[some], labels[some]
 
     def measure(rule: PlaceRule | None) -> tuple[float, float]:
         rows = [
-            own if rule is None else PlacedRows(own, each, rule, taxonomy, temperature) for each in (here, exchanged)
+            own if rule is None else placed_rows(own, each, rule, taxonomy, temperature) for each in (here, exchanged)
         ]
         found, elsewhere = (calibrated_predictions(each, own_labels, some, taxonomy, temperature) for each in rows)
         return negative_log_likelihood(found.right_N), float(elsewhere.top_k_hits(1).mean())
@@ -188,46 +198,34 @@ def fit_place(
     if best is None:
         return None
     everything = np.arange(len(records))
-    rows = PlacedRows(logits, Ratios(prior, records), best, taxonomy, temperature)
+    rows = placed_rows(logits, ratios(data.prior, records), best, taxonomy, temperature)
     sharpened = fit_temperature(rows, labels, taxonomy, everything)
     alone = calibrated_predictions(logits, labels, everything, taxonomy, temperature)
     found = calibrated_predictions(rows, labels, everything, taxonomy, sharpened)
-    fitted = fit_thresholds(found.subset(kept_N).rank_scores, fixed)
-    rule = msgspec.structs.replace(best, temperature=sharpened, thresholds=fitted.thresholds, promises=fitted.promises)
+    fitted = fit_thresholds(found.subset(kept_N[with_place]).rank_scores, fixed)
+    rule = replace(best, temperature=sharpened, thresholds=fitted.thresholds, promises=fitted.promises)
     conformal = conformal_table_of(found.right_N, found.taxon_labels_N, prior_T)
     top1 = float(alone.top_k_hits(1).mean()), float(found.top_k_hits(1).mean())
-    return FittedPlace(prior, rule, conformal, len(records), top1)
+    return FittedPlace(data.prior, rule, conformal, len(records), top1)
 
 
-class Ratios:
+def ratios(prior: PlacePrior, records: Records) -> Rows:
     """Log ratios of all taxa at some places, shape (N, T); computed when they are read."""
+    places, num_taxa = list(records.places()), len(prior.counts)
 
-    def __init__(self, prior: PlacePrior, records: Records) -> None:
-        self._prior, self._places = prior, list(records.places())
-        self.shape = (len(records), len(prior.counts))
+    def read(chosen: slice | Whole) -> Floats:
+        rows = [prior.log_ratios(places[position]) for position in np.arange(len(places))[chosen]]
+        return np.array(rows, dtype=np.float32).reshape(-1, num_taxa)
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, chosen: slice | npt.NDArray[np.intp], /) -> npt.NDArray[np.float32]:
-        """Computes rows."""
-        rows = [self._prior.log_ratios(self._places[position]) for position in np.arange(len(self))[chosen]]
-        return np.array(rows, dtype=np.float32).reshape(-1, self.shape[1])
+    return ComputedRows((len(places), num_taxa), read)
 
 
-class PlacedRows:
+def placed_rows(logits: Rows, ratios: Rows, rule: PlaceRule, taxonomy: Taxonomy, temperature: float) -> Rows:
     """Logits to which the place of each row is added, as an answer does; computed when they are read."""
 
-    def __init__(self, logits: Rows, ratios: Rows, rule: PlaceRule, taxonomy: Taxonomy, temperature: float) -> None:
-        self.shape = logits.shape
-        self._logits, self._ratios, self._rule = logits, ratios, rule
-        self._taxonomy, self._temperature = taxonomy, temperature
+    def read(chosen: slice | Whole) -> Floats:
+        factors_NT = rule.log_factors(ratios[chosen])
+        shift_NO = temperature * factors_NT[:, taxonomy.taxon_of_output]
+        return np.asarray(logits[chosen] + shift_NO, dtype=np.float32)
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, chosen: slice | npt.NDArray[np.intp], /) -> npt.NDArray[np.float32]:
-        """Computes rows."""
-        factors_NT = self._rule.log_factors(self._ratios[chosen])
-        shift_NO = self._temperature * factors_NT[:, self._taxonomy.taxon_of_output]
-        return np.asarray(self._logits[chosen] + shift_NO, dtype=np.float32)
+    return ComputedRows(logits.shape, read)

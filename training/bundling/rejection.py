@@ -18,12 +18,16 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
+from msgspec.structs import replace
 from scipy.optimize import minimize
+from scipy.special import expit
 
-from models.calibration import FamiliarityTable, FeatureTable, PlantHead, log_odds, unit_length
+from models.calibration import FeatureTable, PlantHead, log_odds, unit_length
+from models.metrics import Whole
 from models.ranking import Floats
-from training.evaluation.split_metrics import Scores, auroc, cutoff
+from training.evaluation.answers import plant_scores
+from training.evaluation.predictions import Flags
+from training.evaluation.split_metrics import auroc, cutoff
 
 MOST_DIMENSIONS: Final = 256
 MOST_LEFT_OUT: Final = 0.10
@@ -44,7 +48,7 @@ _MOST_PLANTS: Final = 5000
 """Training pictures that are used at most; more take minutes and hardly change the weights."""
 
 
-def fit_features(features_NF: Floats, labels_N: npt.NDArray[np.intp]) -> FeatureTable:
+def fit_features(features_NF: Floats, labels_N: Whole) -> FeatureTable:
     """Fits the relative Mahalanobis++ distance (arXiv 2505.18032) to training pictures.
 
     PCA keeps one dimension less than there are taxa, at most 256. Late in training the features of training pictures
@@ -60,10 +64,15 @@ def fit_features(features_NF: Floats, labels_N: npt.NDArray[np.intp]) -> Feature
     unit_NF = unit_length(features_NF).astype(np.float64)
     center_F = unit_NF.mean(axis=0)
     classes, index_N = np.unique(labels_N, return_inverse=True)
-    basis_FD, variance_D = _principal(unit_NF - center_F, min(max(len(classes) - 1, 1), MOST_DIMENSIONS))
-    reduced_ND = (unit_NF - center_F) @ basis_FD
+    centered_NF = unit_NF - center_F
+    variance_F, directions_FF = np.linalg.eigh(centered_NF.T @ centered_NF / len(centered_NF))  # ascending
+    num_kept = min(max(len(classes) - 1, 1), MOST_DIMENSIONS)
+    basis_FD, variance_D = directions_FF[:, -num_kept:], np.maximum(variance_F[-num_kept:], _LEAST_VARIANCE)
+    reduced_ND = centered_NF @ basis_FD
     means_TD = np.stack([reduced_ND[index_N == index].mean(axis=0) for index in range(len(classes))])
-    whitening_DD = _whitening(reduced_ND - means_TD[index_N])
+    residual_ND = reduced_ND - means_TD[index_N]
+    within_D, vectors_DD = np.linalg.eigh(residual_ND.T @ residual_ND / len(residual_ND))
+    whitening_DD = vectors_DD / np.sqrt(within_D.clip(0) + max(_SHRINKAGE * within_D.mean(), _LEAST_VARIANCE))
     return FeatureTable(
         center_F=center_F.astype(np.float32),
         basis_FD=basis_FD.astype(np.float32),
@@ -73,17 +82,7 @@ def fit_features(features_NF: Floats, labels_N: npt.NDArray[np.intp]) -> Feature
     )
 
 
-def fit_familiarity(confidence_N: Floats, distance_N: Floats) -> FamiliarityTable:
-    """Keeps the sorted scores of calibration plants."""
-    return FamiliarityTable(
-        confidence_N=np.sort(np.asarray(confidence_N, dtype=np.float64)),
-        distance_N=np.sort(np.asarray(distance_N, dtype=np.float64)),
-    )
-
-
-def distances_to_others(
-    table: FeatureTable, taxa_T: npt.NDArray[np.intp], features_NF: Floats, taxon_N: npt.NDArray[np.intp]
-) -> Scores:
+def distances_to_others(table: FeatureTable, taxa_T: Whole, features_NF: Floats, taxon_N: Whole) -> Floats:
     """Returns the relative distance of each picture as if the table did not hold its taxon.
 
     Args:
@@ -95,12 +94,12 @@ def distances_to_others(
     distance_N = np.empty(len(taxon_N))
     for taxon in np.unique(taxon_N):
         own_N = taxon_N == taxon
-        others = msgspec.structs.replace(table, mean_TD=table.mean_TD[taxa_T != taxon])
+        others = replace(table, mean_TD=table.mean_TD[taxa_T != taxon])
         distance_N[own_N] = others.distances(features_NF[own_N])
     return distance_N
 
 
-def familiar_cutoff(known_N: Scores, left_out_N: Scores) -> float:
+def familiar_cutoff(known_N: Floats, left_out_N: Floats) -> float:
     """Returns the least familiarity of a plant that may be named.
 
     It stops 90 % of the plants whose taxon was left out, but never more than 15 % of the known ones, and is never lower
@@ -116,22 +115,6 @@ def familiar_cutoff(known_N: Scores, left_out_N: Scores) -> float:
     return float(np.clip(stops, cutoff(known_N), np.quantile(known_N, 1 - LEAST_KEPT, method="lower")))
 
 
-def _principal(
-    centered_NF: npt.NDArray[np.float64], most: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Returns the directions of largest variance, shape (F, D), and these variances."""
-    variances, vectors_FF = np.linalg.eigh(centered_NF.T @ centered_NF / len(centered_NF))
-    num_kept = min(most, len(variances))
-    return vectors_FF[:, -num_kept:], np.maximum(variances[-num_kept:], _LEAST_VARIANCE)
-
-
-def _whitening(residual_ND: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Returns the matrix after which the covariance of the residuals, slightly enlarged, is the identity."""
-    variances, vectors_DD = np.linalg.eigh(residual_ND.T @ residual_ND / len(residual_ND))
-    floor = max(_SHRINKAGE * variances.mean(), _LEAST_VARIANCE)
-    return np.asarray(vectors_DD / np.sqrt(variances.clip(0) + floor))
-
-
 class HeadInputs(msgspec.Struct, frozen=True):
     """What the regression knows of some pictures."""
 
@@ -145,13 +128,13 @@ class HeadInputs(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.confidence)
 
-    def subset(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "HeadInputs":
+    def subset(self, chosen: Flags | Whole) -> "HeadInputs":
         """Returns some of the pictures."""
         return HeadInputs(self.features[chosen], self.confidence[chosen], self.distance[chosen])
 
-    def scores(self, head: PlantHead) -> npt.NDArray[np.float64]:
+    def scores(self, head: PlantHead) -> Floats:
         """Returns the plant score of each picture."""
-        return head.scores(self.features, self.confidence, self.distance)
+        return plant_scores(head, self.features, self.confidence, self.distance)
 
 
 class FittedHead(msgspec.Struct, frozen=True):
@@ -162,13 +145,15 @@ class FittedHead(msgspec.Struct, frozen=True):
     """Least score of a plant."""
     auroc: float
     """Chance that a calibration plant scores higher than a picture without a plant that was left out of the fit."""
-    accepted_M: npt.NDArray[np.bool_]
+    accepted_M: Flags
     """Whether each picture without a plant reaches the cutoff by the fit that left it out."""
 
+    def accepts(self, pictures: HeadInputs) -> Flags:
+        """Whether each picture is taken for a plant."""
+        return np.asarray(pictures.scores(self.head) >= self.cutoff)
 
-def fit_plant_head(
-    training: HeadInputs, calibration: HeadInputs, negatives: HeadInputs, groups_M: npt.NDArray[np.intp]
-) -> FittedHead:
+
+def fit_plant_head(training: HeadInputs, calibration: HeadInputs, negatives: HeadInputs, groups_M: Whole) -> FittedHead:
     """Fits the regression with the penalty that separates best.
 
     Args:
@@ -179,7 +164,9 @@ def fit_plant_head(
     """
     random = np.random.default_rng(0)
     training = training.subset(random.permutation(len(training))[:_MOST_PLANTS])
-    fold_M = _folds(groups_M)
+    groups, group_M = np.unique(groups_M, return_inverse=True)
+    # The groups are dealt to at most five folds, in random order with a fixed seed.
+    fold_M = (np.random.default_rng(0).permutation(len(groups)) % _NUM_FOLDS)[group_M]
     tried = [_cross_validate(training, calibration, negatives, fold_M, strength) for strength in _STRENGTHS]
     separation, score_M, strength = max(tried, key=lambda each: each[0])
     head = fit_logistic(training, negatives, strength)
@@ -189,19 +176,38 @@ def fit_plant_head(
 
 
 def fit_logistic(plants: HeadInputs, negatives: HeadInputs, strength: float) -> PlantHead:
-    """Fits a logistic regression with a squared penalty; all plants together weigh as much as all other pictures."""
-    inputs_NI = np.concatenate([_inputs(plants), _inputs(negatives)])
-    is_plant_N = np.repeat([1.0, 0.0], [len(plants), len(negatives)])
+    """Fits a logistic regression by L-BFGS; the squared weights are penalized, but not the bias.
+
+    All plants together weigh as much as all other pictures.
+    """
+    kinds = [
+        np.column_stack([unit_length(each.features), log_odds(each.confidence), each.distance])
+        for each in (plants, negatives)
+    ]
+    inputs_NI = np.concatenate(kinds)
+    counts, total = [len(plants), len(negatives)], len(inputs_NI)
+    sign_N, weight_N = np.repeat([1.0, -1.0], counts), np.repeat([total / (2 * count) for count in counts], counts)
     offset_I = inputs_NI.mean(axis=0)
     scale_I = np.ones_like(offset_I)
     scale_I[-2:] = 2 * inputs_NI[:, -2:].std(axis=0) + 1e-9  # brings the two scores to the scale of the features
-    scaled_I, bias = _minimize((inputs_NI - offset_I) / scale_I, is_plant_N, strength)
-    weight_I = scaled_I / scale_I
+    scaled_NI = (inputs_NI - offset_I) / scale_I
+
+    def loss(parameters: Floats) -> tuple[float, Floats]:
+        """Value and gradient."""
+        weights_I, bias = parameters[:-1], parameters[-1]
+        margin_N = sign_N * (scaled_NI @ weights_I + bias)
+        pull_N = -weight_N * sign_N * expit(-margin_N)
+        value = weights_I @ weights_I / 2 + strength * (weight_N * np.logaddexp(0, -margin_N)).sum()
+        gradient_I = weights_I + strength * (scaled_NI.T @ pull_N)
+        return float(value), np.append(gradient_I, strength * pull_N.sum())
+
+    found = minimize(loss, np.zeros(len(offset_I) + 1), jac=True, method="L-BFGS-B").x
+    weight_I = found[:-1] / scale_I
     return PlantHead(
         weight_F=weight_I[:-2].astype(np.float32),
         weight_confidence=float(weight_I[-2]),
         weight_distance=float(weight_I[-1]),
-        bias=float(bias - weight_I @ offset_I),
+        bias=float(found[-1] - weight_I @ offset_I),
     )
 
 
@@ -209,9 +215,9 @@ def _cross_validate(
     training: HeadInputs,
     calibration: HeadInputs,
     negatives: HeadInputs,
-    fold_M: npt.NDArray[np.intp],
+    fold_M: Whole,
     strength: float,
-) -> tuple[float, npt.NDArray[np.float64], float]:
+) -> tuple[float, Floats, float]:
     """Returns the AUROC, the score of each negative by the fit that left it out, and the strength."""
     score_M, separation = np.zeros(len(negatives)), 0.0
     for fold in np.unique(fold_M):
@@ -220,33 +226,3 @@ def _cross_validate(
         score_M[out_M] = negatives.subset(out_M).scores(head)
         separation += auroc(calibration.scores(head), score_M[out_M]) * out_M.mean()
     return float(separation), score_M, strength
-
-
-def _folds(groups_M: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Deals the groups to at most five folds, in random order with a fixed seed."""
-    groups, index_M = np.unique(groups_M, return_inverse=True)
-    fold_of_group = np.random.default_rng(0).permutation(len(groups)) % _NUM_FOLDS
-    return np.asarray(fold_of_group[index_M], dtype=np.intp)
-
-
-def _inputs(pictures: HeadInputs) -> npt.NDArray[np.float64]:
-    return np.column_stack([unit_length(pictures.features), log_odds(pictures.confidence), pictures.distance])
-
-
-def _minimize(
-    inputs_NI: npt.NDArray[np.float64], is_plant_N: npt.NDArray[np.float64], strength: float
-) -> tuple[npt.NDArray[np.float64], float]:
-    """Minimizes the penalized log loss with L-BFGS; returns the weights and the bias, which is not penalized."""
-    weight_N = np.where(is_plant_N == 1, 0.5 / is_plant_N.mean(), 0.5 / (1 - is_plant_N).mean())
-    sign_N = 2 * is_plant_N - 1
-
-    def loss(parameters: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-        weights_I, bias = parameters[:-1], parameters[-1]
-        margin_N = sign_N * (inputs_NI @ weights_I + bias)
-        pull_N = -weight_N * sign_N / (1 + np.exp(np.clip(margin_N, -500, 500)))
-        value = weights_I @ weights_I / 2 + strength * (weight_N * np.logaddexp(0, -margin_N)).sum()
-        gradient_I = weights_I + strength * (inputs_NI.T @ pull_N)
-        return float(value), np.append(gradient_I, strength * pull_N.sum())
-
-    found = minimize(loss, np.zeros(inputs_NI.shape[1] + 1), jac=True, method="L-BFGS-B")
-    return found.x[:-1], float(found.x[-1])

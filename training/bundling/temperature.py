@@ -4,11 +4,10 @@ import math
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
-from models.metrics import negative_log_likelihood
-from models.ranking import output_probabilities
+from models.metrics import Whole, negative_log_likelihood
+from models.ranking import Floats, output_probabilities
 from models.taxonomy import Taxonomy
 from training.evaluation.predictions import Plants, Rows, chunks, picture_weights
 
@@ -19,9 +18,7 @@ MOST_PICTURES: Final = 20_000
 _TOLERANCE: Final = 1e-8  # of the logarithm; a minimum cannot be told more exactly from values in double precision
 
 
-def fit_temperature(
-    logits: Rows, labels: npt.NDArray[np.int64], taxonomy: Taxonomy, plants: Plants, most: int = MOST_PICTURES
-) -> float:
+def fit_temperature(logits: Rows, labels: Whole, taxonomy: Taxonomy, plants: Plants) -> float:
     """Finds the temperature that gives the labeled taxa the highest likelihood (Brent's method).
 
     Args:
@@ -29,12 +26,11 @@ def fit_temperature(
         labels: Positions of the labeled outputs, shape (num_pictures,).
         taxonomy: Gives the taxon of each output; the outputs of a taxon are summed, as in the service.
         plants: Plant of each picture; every plant weighs the same, however many pictures of it there are.
-        most: Number of pictures that are used at most, see `plants_drawn`.
 
     Returns:
         A temperature in [0.05, 20]: below 1 it raises the highest probability, above 1 it lowers it.
     """
-    chosen = plants_drawn(plants, most)
+    chosen = plants_drawn(plants, MOST_PICTURES)
     logits, taxa, weights = logits[chosen], taxonomy.taxon_of_output[labels[chosen]], picture_weights(plants)[chosen]
 
     def loss(log_temperature: float) -> float:
@@ -45,19 +41,17 @@ def fit_temperature(
     return math.exp(found.x)
 
 
-def plants_drawn(plants: Plants, most: int, seed: int = 0) -> npt.NDArray[np.intp]:
+def plants_drawn(plants: Plants, most: int) -> Whole:
     """Draws whole plants, at least one, while all their pictures fit in; returns their positions, ascending."""
     if len(plants) <= most:
         return np.arange(len(plants))
     _, plant_N, counts = np.unique(plants, return_inverse=True, return_counts=True)
-    order = np.random.default_rng(seed).permutation(len(counts))
+    order = np.random.default_rng(0).permutation(len(counts))
     num_drawn = max(int((np.cumsum(counts[order]) <= most).sum()), 1)
     return np.flatnonzero(np.isin(plant_N, order[:num_drawn]))
 
 
-def right_probabilities(
-    logits: Rows, taxa: npt.NDArray[np.intp], taxonomy: Taxonomy, temperature: float
-) -> npt.NDArray[np.float64]:
+def right_probabilities(logits: Rows, taxa: Whole, taxonomy: Taxonomy, temperature: float) -> Floats:
     """Returns the probability of the right taxon of each picture, without those of all other taxa."""
     right = np.empty(len(taxa))
     for part in chunks(*logits.shape):

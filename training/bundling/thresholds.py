@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from scipy.stats import binom
 
 from models.ranking import RANKS, Promise, Promises, Rank, Thresholds
@@ -57,7 +58,7 @@ class FittedThresholds(msgspec.Struct, frozen=True):
 
     def without_promises(self) -> "FittedThresholds":
         """Returns the same thresholds without promises."""
-        return FittedThresholds(*(msgspec.structs.replace(getattr(self, rank), promise=None) for rank in RANKS))
+        return FittedThresholds(*(replace(getattr(self, rank), promise=None) for rank in RANKS))
 
 
 def fit_thresholds(scores: Mapping[Rank, RankScores], fixed: Mapping[Rank, float] | None = None) -> FittedThresholds:

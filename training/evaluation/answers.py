@@ -7,7 +7,7 @@ Letters in names: N pictures, B pictures of one question, T taxa, O outputs.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -15,17 +15,18 @@ import numpy.typing as npt
 
 from models.answer import AnswerModel, picture_weights
 from models.calibration import CoverageKind, FeatureTable, PlantHead
-from models.metrics import NamesOfRank, Share, macro_mean, share
+from models.metrics import NamesOfRank, Share, Whole, macro_mean, share
 from models.ranking import (
     RANKS,
+    Floats,
     Rank,
     VerdictRank,
     combine_pictures,
     output_probabilities,
     taxon_probabilities,
 )
-from training.evaluation.predictions import Outputs, Predictions, Rows, calibrated_predictions, chunks, named
-from training.evaluation.split_metrics import Scores, auroc, cutoff
+from training.evaluation.predictions import Flags, Outputs, Predictions, Rows, calibrated_predictions, chunks, named
+from training.evaluation.split_metrics import auroc, cutoff
 
 COVERAGES: Final = (0.8, 0.9, 0.95)
 NUM_PICTURES: Final = (1, 2, 3, 5)
@@ -36,9 +37,9 @@ class PictureScores(msgspec.Struct, frozen=True):
     """The scores of some pictures, each alone."""
 
     found: Predictions
-    plant_N: Scores | None
+    plant_N: npt.NDArray[np.float64] | None
     """Plant scores; None without a plant head."""
-    familiar_N: Scores | None
+    familiar_N: npt.NDArray[np.float64] | None
     """None without a table of familiarity."""
 
 
@@ -47,7 +48,7 @@ class Verdicts(msgspec.Struct, frozen=True):
 
     rank_N: npt.NDArray[np.str_]
     """A `VerdictRank`."""
-    right_N: npt.NDArray[np.bool_]
+    right_N: Flags
     """Whether the verdict names the labeled taxon, its genus or its family; a verdict without a name is not right."""
 
     def count(self, rank: VerdictRank) -> int:
@@ -55,14 +56,8 @@ class Verdicts(msgspec.Struct, frozen=True):
         return int((self.rank_N == rank).sum())
 
 
-def score_pictures(outputs: Outputs, labels_N: npt.NDArray[np.int64], model: AnswerModel) -> PictureScores:
-    """Computes the scores of each picture.
-
-    Args:
-        outputs: Logits and features.
-        labels_N: Position of the labeled output; any for pictures without a label.
-        model: Taxonomy, temperature and tables.
-    """
+def score_pictures(outputs: Outputs, labels_N: Whole, model: AnswerModel) -> PictureScores:
+    """Computes the scores of each picture; a label is the position of its output, any for pictures without one."""
     rows, tables = np.arange(len(labels_N)), model.calibration
     found = calibrated_predictions(outputs.logits, labels_N, rows, model.taxonomy, model.temperature)
     if tables.features is None:
@@ -93,13 +88,13 @@ def verdicts_of(scores: PictureScores, model: AnswerModel) -> Verdicts:
     return Verdicts(rank_N, right_N)
 
 
-def distances(table: FeatureTable, features: Rows) -> Scores:
+def distances(table: FeatureTable, features: Rows) -> Floats:
     """Returns the relative Mahalanobis++ distance of each picture, a few at a time."""
     parts = chunks(len(features), max(features.shape[1], len(table.mean_TD)))
     return np.concatenate([table.distances(features[part]) for part in parts])
 
 
-def plant_scores(head: PlantHead, features: Rows, confidence_N: Scores, distance_N: Scores) -> Scores:
+def plant_scores(head: PlantHead, features: Rows, confidence_N: Floats, distance_N: Floats) -> npt.NDArray[np.float64]:
     """Returns the plant score of each picture, a few at a time."""
     parts = chunks(*features.shape)
     return np.concatenate([head.scores(features[part], confidence_N[part], distance_N[part]) for part in parts])
@@ -147,23 +142,15 @@ class StrangerFigures(msgspec.Struct, frozen=True):
 
 def verdict_figures(verdicts: Verdicts) -> VerdictFigures:
     """Counts the verdicts by rank, and how many names are right."""
-    by_rank = {}
-    for rank in RANKS:
-        named = verdicts.count(rank)
-        right = int(verdicts.right_N[verdicts.rank_N == rank].sum())
-        by_rank[rank] = NamesOfRank.of(right, named)
-    num_pictures = len(verdicts.rank_N)
-    return VerdictFigures(num_pictures, by_rank, verdicts.count("uncertain"), verdicts.count("not_a_plant"))
+    by_rank = {
+        rank: NamesOfRank.of(int(verdicts.right_N[verdicts.rank_N == rank].sum()), verdicts.count(rank))
+        for rank in RANKS
+    }
+    return VerdictFigures(len(verdicts.rank_N), by_rank, verdicts.count("uncertain"), verdicts.count("not_a_plant"))
 
 
-def coverage_figures(logits: Rows, labels_N: npt.NDArray[np.intp], model: AnswerModel) -> list[CoverageFigures]:
-    """Measures the candidate sets of single pictures; nothing without a table for them.
-
-    Args:
-        logits: A row for each picture.
-        labels_N: Position of its taxon.
-        model: Gives the table and the temperature.
-    """
+def coverage_figures(logits: Rows, labels_N: Whole, model: AnswerModel) -> list[CoverageFigures]:
+    """Measures the candidate sets of single pictures; nothing without a table. Labels are positions of taxa."""
     table = model.calibration.conformal
     if table is None:
         return []
@@ -181,9 +168,7 @@ def coverage_figures(logits: Rows, labels_N: npt.NDArray[np.intp], model: Answer
     ]
 
 
-def _sets(
-    conformity_NT: Scores, labels_N: npt.NDArray[np.intp], least: float
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+def _sets(conformity_NT: Floats, labels_N: Whole, least: float) -> tuple[Whole, Flags]:
     """Returns the size of each picture's candidate set, and whether it holds the right taxon."""
     size_N = np.count_nonzero(conformity_NT >= least, axis=1)
     held_N = conformity_NT[np.arange(len(labels_N)), labels_N] >= least
@@ -191,22 +176,12 @@ def _sets(
     return np.maximum(size_N, 1), np.where(size_N == 0, best_N == labels_N, held_N)
 
 
-def thing_figures(known: PictureScores, things: PictureScores, model: AnswerModel) -> StrangerFigures:
-    """Measures how well other things are told from known plants, by the plant score if the bundle has one."""
-    return _stranger_figures("plant score", known, things, model)
-
-
-def unknown_plant_figures(known: PictureScores, unknown: PictureScores, model: AnswerModel) -> StrangerFigures:
-    """Measures how well plants of unknown species are told from known ones, by familiarity if the bundle has it."""
-    return _stranger_figures("familiarity", known, unknown, model)
-
-
-def _stranger_figures(name: str, known: PictureScores, strangers: PictureScores, model: AnswerModel) -> StrangerFigures:
-    verdicts, num_strangers = verdicts_of(strangers, model), len(strangers.found.rows)
-    if name == "plant score":
-        known_N, strangers_N = known.plant_N, strangers.plant_N
-    else:
-        known_N, strangers_N = known.familiar_N, strangers.familiar_N
+def stranger_figures(
+    score: Literal["plant score", "familiarity"], known: PictureScores, strangers: PictureScores, model: AnswerModel
+) -> StrangerFigures:
+    """Measures how well strangers are told from known plants, by a score if the bundle has it."""
+    name, verdicts, num_strangers = str(score), verdicts_of(strangers, model), len(strangers.found.rows)
+    known_N, strangers_N = ((each.plant_N, each.familiar_N)[score == "familiarity"] for each in (known, strangers))
     if known_N is None or strangers_N is None:
         name, known_N, strangers_N = "largest softmax", known.found.confidence_N, strangers.found.confidence_N
     return StrangerFigures(
@@ -227,20 +202,14 @@ class SeveralPictures(msgspec.Struct, frozen=True):
     """Questions whose most likely taxon is right."""
 
 
-def several_pictures(logits: Rows, scores: PictureScores, model: AnswerModel, seed: int = 0) -> list[SeveralPictures]:
-    """Measures questions of 1, 2, 3 and 5 pictures.
+def several_pictures(logits: Rows, scores: PictureScores, model: AnswerModel) -> list[SeveralPictures]:
+    """Measures questions of 1, 2, 3 and 5 pictures; the plant scores say how much each picture counts.
 
     Every picture opens one question of each size, at most 2,000 of a size; the others are drawn from the same taxon.
     The questions of one picture nest, so that the sizes are compared on the same pictures. Taxa with fewer than 5
     pictures are left out.
-
-    Args:
-        logits: Logits of each picture.
-        scores: Its plant score, which says how much it counts, and its taxon.
-        model: The bundle's tables.
-        seed: Seed of the draws.
     """
-    questions = _questions(scores.found.taxon_labels_N, seed)
+    questions = _questions(scores.found.taxon_labels_N)
     found = []
     for size in NUM_PICTURES if questions else ():
         hits = sum(_is_right(logits, scores, chosen[:size], model) for chosen in questions)
@@ -248,9 +217,9 @@ def several_pictures(logits: Rows, scores: PictureScores, model: AnswerModel, se
     return found
 
 
-def _questions(labels_N: npt.NDArray[np.intp], seed: int) -> list[npt.NDArray[np.intp]]:
+def _questions(labels_N: Whole) -> list[Whole]:
     """Draws the positions of 5 pictures of one taxon for each question, without repeats."""
-    random, most = np.random.default_rng(seed), max(NUM_PICTURES)
+    random, most = np.random.default_rng(0), max(NUM_PICTURES)
     of_taxon = {int(taxon): np.flatnonzero(labels_N == taxon) for taxon in np.unique(labels_N)}
     drawn = []
     for first in random.permutation(len(labels_N)):
@@ -263,7 +232,7 @@ def _questions(labels_N: npt.NDArray[np.intp], seed: int) -> list[npt.NDArray[np
     return drawn
 
 
-def _is_right(logits: Rows, scores: PictureScores, chosen: npt.NDArray[np.intp], model: AnswerModel) -> bool:
+def _is_right(logits: Rows, scores: PictureScores, chosen: Whole, model: AnswerModel) -> bool:
     """Returns whether the service's most likely taxon is right, without the rest of its answer."""
     weight_B, cutoffs = np.full(len(chosen), 1 / len(chosen)), model.calibration.cutoffs
     if scores.plant_N is not None and cutoffs is not None:
@@ -290,7 +259,7 @@ class ServedAnswers(msgspec.Struct, frozen=True):
 def judge_answers(
     model: AnswerModel,
     known: Outputs,
-    labels_N: npt.NDArray[np.int64],
+    labels_N: Whole,
     *,
     things: Outputs | None = None,
     unknown: Outputs | None = None,
@@ -305,8 +274,8 @@ def judge_answers(
         verdicts=verdict_figures(verdicts_of(scores, model)),
         candidates=coverage_figures(known.logits, scores.found.taxon_labels_N, model),
         several_pictures=several_pictures(known.logits, scores, model),
-        things=thing_figures(scores, scores_of(things), model) if things else None,
-        unknown=unknown_plant_figures(scores, scores_of(unknown), model) if unknown else None,
+        things=stranger_figures("plant score", scores, scores_of(things), model) if things else None,
+        unknown=stranger_figures("familiarity", scores, scores_of(unknown), model) if unknown else None,
     )
 
 
@@ -315,25 +284,26 @@ def describe_answers(found: ServedAnswers) -> Iterator[str]:
     counts = found.verdicts
     yield f"verdicts on {counts.num_pictures} pictures, one at a time:"
     for rank, names in counts.by_rank.items():
-        right = f", right {_share(names.right)}" if names.right else ""
+        right = f", right {describe_share(names.right)}" if names.right else ""
         yield f"  {rank}: {names.num_named}{right}"
     yield f"  uncertain: {counts.num_uncertain}; not a plant: {counts.num_not_a_plant}"
     for each in found.candidates:
         yield (
-            f"candidate sets, {each.kind} coverage {each.coverage:.2f}: {_share(each.covered)}, "
+            f"candidate sets, {each.kind} coverage {each.coverage:.2f}: {describe_share(each.covered)}, "
             f"mean over taxa {each.macro_covered:.1%}, {each.mean_size:.1f} taxa on average"
         )
     for several in found.several_pictures:
-        yield f"{several.num_pictures} pictures of a species at once: top-1 {_share(several.top1)}"
+        yield f"{several.num_pictures} pictures of a species at once: top-1 {describe_share(several.top1)}"
     for name, strangers in (("other things", found.things), ("plants of unknown species", found.unknown)):
         if strangers is not None:
             yield (
-                f"{name}: AUROC {strangers.auroc:.3f}, at 95 % of known plants kept {_share(strangers.fpr95)} "
-                f"({strangers.score}); named at any rank {_share(strangers.named)}, as a species "
-                f"{_share(strangers.named_species)}"
+                f"{name}: AUROC {strangers.auroc:.3f}, at 95 % of known plants kept {describe_share(strangers.fpr95)} "
+                f"({strangers.score}); named at any rank {describe_share(strangers.named)}, as a species "
+                f"{describe_share(strangers.named_species)}"
             )
 
 
-def _share(figure: Share) -> str:
+def describe_share(figure: Share) -> str:
+    """Returns a share, its interval and its number of pictures."""
     low, high = figure.interval_95
     return f"{figure.value:.1%} [{low:.1%}, {high:.1%}] of {figure.num_pictures}"

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import matplotlib as mpl
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
@@ -21,6 +20,7 @@ from scipy.signal import lfilter
 from models.errors import DataError, PictureError
 from models.metrics import confusion_pairs
 from models.preprocess import read_picture
+from models.ranking import Floats
 from training.dataset.manifest import Manifest
 from training.evaluation.predictions import Predictions
 from training.loading.storage import PictureStore
@@ -52,7 +52,6 @@ _STYLE: Final[Any] = {
     "legend.frameon": False,
 }
 
-Floats = npt.NDArray[np.float64]
 Cell = tuple[str, int]
 """A caption and the row of its picture, or `_NONE`."""
 

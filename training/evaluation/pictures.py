@@ -4,7 +4,6 @@ A batch would give other last bits. The figures of a bundle are those of picture
 is a run of its own, on one thread.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -14,18 +13,29 @@ from typing import Final, TypeVar
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import track
 
 from models.errors import DataError, PictureError
+from models.metrics import Whole
 from models.openvino_session import OpenVinoSession
 from models.preprocess import InputSpec, picture_to_input
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.predictions import Outputs, Plants, plants_of, store_outputs
+from training.evaluation.predictions import (
+    Outputs,
+    Plants,
+    Predictions,
+    Rows,
+    calibrated_predictions,
+    plants_of,
+    store_outputs,
+)
 from training.evaluation.provenance import OTHER_DATA
 from training.loading.data import evaluation_loader
+from training.machine import cores_available
 from training.recipe import DataRecipe
 
 Pixels = npt.NDArray[np.float32]
@@ -34,29 +44,15 @@ _LEAST_FOLDERS: Final = 5  # as many as folds
 _FEW_PICTURES: Final = 200  # which are soon done
 
 
-def num_cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def run_side_by_side(session: NetworkSession, batches: Iterable[npt.NDArray[np.float32]]) -> Iterator[NetworkOutput]:
-    """Yields the outputs of each batch.
-
-    Args:
-        session: The network file, opened with `num_threads=1`.
-        batches: Network inputs, each of shape (batch, 3, height, width).
-    """
-
-    def run_alone(picture: npt.NDArray[np.float32]) -> NetworkOutput:
-        return session.run(picture[None])
-
-    with ThreadPoolExecutor(num_cores()) as pool:
+def run_side_by_side(session: NetworkSession, batches: Iterable[Pixels]) -> Iterator[NetworkOutput]:
+    """Yields the outputs of each batch of network inputs; the session has `num_threads=1`."""
+    with ThreadPoolExecutor(cores_available()) as pool:
         for pixels in batches:
-            found = pool.map(run_alone, pixels)
+            found = pool.map(session.run, pixels[:, None])
             yield NetworkOutput(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
 
-BATCH_SIZE: Final = max(32, num_cores())
+BATCH_SIZE: Final = max(32, cores_available())
 """Pictures that are loaded at a time: enough for every core."""
 _Item = TypeVar("_Item")
 
@@ -65,7 +61,7 @@ class Pictures(msgspec.Struct, frozen=True):
     """Some pictures of prepared data."""
 
     manifest: Manifest
-    rows: npt.NDArray[np.int64]
+    rows: Whole
     """Rows of the manifest."""
     spec: InputSpec
     """Input of the network."""
@@ -78,7 +74,7 @@ class Pictures(msgspec.Struct, frozen=True):
         return len(self.rows)
 
     @property
-    def labels(self) -> npt.NDArray[np.int64]:
+    def labels(self) -> Whole:
         """Position of each picture's output, shape (num_pictures,)."""
         return self.manifest.labels[self.rows]
 
@@ -88,38 +84,43 @@ class Pictures(msgspec.Struct, frozen=True):
         return plants_of(self.manifest, self.rows)
 
     @property
-    def taxa(self) -> npt.NDArray[np.intp]:
+    def taxa(self) -> Whole:
         """Position of each picture's taxon, shape (num_pictures,)."""
         return self.manifest.taxonomy.taxon_of_output[self.labels]
 
     def outputs(self, network: Path, folder: Path | None = None, *, bf16: bool = False) -> Outputs:
         """Runs a network file; see `run_network`."""
-        return run_network(network, self.pixels(BATCH_SIZE), folder, bf16=bf16)
+        return run_network(network, self.pixels(), folder, bf16=bf16)
 
-    def pixels(self, batch_size: int = 1) -> Iterator[Pixels]:
-        """Yields the network input of some pictures at a time, shape (batch_size, 3, height, width)."""
-        loader = evaluation_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), batch_size)
-        for pixels, _ in _shown(loader, self.name, len(self.rows), batch_size):
+    def predictions(self, logits: Rows, temperature: float) -> Predictions:
+        """Returns the calibrated predictions for the logits of these pictures."""
+        taxonomy = self.manifest.taxonomy
+        return calibrated_predictions(logits, self.labels, self.rows, taxonomy, temperature, plants=self.plants)
+
+    def pixels(self) -> Iterator[Pixels]:
+        """Yields the network input of some pictures at a time, shape (batch, 3, height, width)."""
+        loader = evaluation_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), BATCH_SIZE)
+        for pixels, _ in _shown(loader, self.name, len(self.rows), BATCH_SIZE):
             yield pixels.numpy()
 
-    def sample(self, most: int, seed: int = 0) -> "Pictures":
+    def sample(self, most: int) -> "Pictures":
         """Returns at most this many of the pictures, each equally likely, and says so in their name."""
         if len(self.rows) <= most:
             return self
-        chosen = np.random.default_rng(seed).choice(self.rows, most, replace=False)
-        name = f"{self.name}, {most} pictures drawn at random (seed {seed})"
-        return msgspec.structs.replace(self, rows=np.sort(chosen), name=name)
+        chosen = np.random.default_rng(0).choice(self.rows, most, replace=False)
+        name = f"{self.name}, {most} pictures drawn at random (seed 0)"
+        return replace(self, rows=np.sort(chosen), name=name)
 
-    def sample_evenly(self, most: int, seed: int = 0) -> "Pictures":
+    def sample_evenly(self, most: int) -> "Pictures":
         """Returns at most this many of the pictures, from every taxon as equally many as it has."""
         if len(self.rows) <= most:
             return self
-        order = np.random.default_rng(seed).permutation(len(self.rows))
+        order = np.random.default_rng(0).permutation(len(self.rows))
         by_taxon = order[np.argsort(self.taxa[order], kind="stable")]
         _, start, counts = np.unique(self.taxa[by_taxon], return_index=True, return_counts=True)
         place_in_taxon = np.arange(len(by_taxon)) - np.repeat(start, counts)
         chosen = by_taxon[np.argsort(place_in_taxon, kind="stable")[:most]]
-        return msgspec.structs.replace(self, rows=np.sort(self.rows[chosen]))
+        return replace(self, rows=np.sort(self.rows[chosen]))
 
 
 class PictureFiles(msgspec.Struct, frozen=True):
@@ -133,16 +134,16 @@ class PictureFiles(msgspec.Struct, frozen=True):
     name: str = "pictures without a plant"
     """What they are, in words."""
 
-    def outputs(
-        self, network: Path, folder: Path | None = None, *, bf16: bool = False
-    ) -> tuple[Outputs, npt.NDArray[np.intp]]:
+    def outputs(self, network: Path, folder: Path | None = None, *, bf16: bool = False) -> tuple[Outputs, Whole]:
         """Runs a network file, see `run_network`; pictures that cannot be read are left out.
 
         Returns:
             The outputs, and the group of each picture: its folder if there are five or more, else the picture itself.
         """
         readable: list[Path] = []
-        outputs = run_network(network, in_batches(self._pixels(readable)), folder, bf16=bf16)
+        pictures = self._pixels(readable)
+        batches = iter(lambda: list(islice(pictures, BATCH_SIZE)), [])
+        outputs = run_network(network, map(np.stack, batches), folder, bf16=bf16)
         folders, group_of_picture = np.unique([str(path.parent) for path in readable], return_inverse=True)
         own_groups = np.arange(len(readable))
         return outputs, group_of_picture if len(folders) >= _LEAST_FOLDERS else own_groups
@@ -174,11 +175,11 @@ def run_network(network: Path, batches: Iterable[Pixels], folder: Path | None = 
         folder: Where to store, see `StoredRows`.
         bf16: Compute in bfloat16 with OpenVINO, rather than with ONNX Runtime.
     """
-    session: NetworkSession = (
-        OpenVinoSession(network, bf16=True, num_threads=1, num_runs=num_cores())
-        if bf16
-        else OnnxSession(network, num_threads=1)
-    )
+    session: NetworkSession
+    if bf16:
+        session = OpenVinoSession(network, bf16=True, num_threads=1, num_runs=cores_available())
+    else:
+        session = OnnxSession(network, num_threads=1)
     return store_outputs(run_side_by_side(session, batches), folder)
 
 
@@ -186,12 +187,6 @@ def _shown(batches: Iterable[_Item], name: str, num_pictures: int, batch_size: i
     """Shows how many of many pictures are done, and the time left; a network takes hours for 100,000 on a CPU."""
     num_batches, is_short = -(-num_pictures // batch_size), num_pictures < _FEW_PICTURES
     return track(batches, name, num_batches, console=Console(stderr=True), disable=is_short)
-
-
-def in_batches(pictures: Iterator[Pixels]) -> Iterator[Pixels]:
-    """Yields pictures of shape (3, height, width) some at a time, shape (batch, 3, height, width)."""
-    while batch := list(islice(pictures, BATCH_SIZE)):
-        yield np.stack(batch)
 
 
 def pictures_of(

@@ -8,7 +8,7 @@ Letters in names: N pictures, O outputs, T taxa, G genera or families, R ranks.
 
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from models.metrics import num_rivals
-from models.ranking import RANKS, Rank, output_probabilities, sum_groups, taxon_probabilities
+from models.metrics import Whole, num_rivals
+from models.ranking import RANKS, Floats, Rank, output_probabilities, sum_groups, taxon_probabilities
 from models.session import NetworkOutput
 from models.taxonomy import Groups, Taxonomy
 from training.dataset.manifest import Manifest
@@ -26,6 +26,9 @@ from training.dataset.manifest import Manifest
 _VALUES_AT_ONCE: Final = 2**18  # 2 MB as float64, which a processor's cache holds; larger chunks are slower
 NO_NAME: Final = -1.0
 """Score of a picture without a name of the rank, below every threshold."""
+
+
+Flags = npt.NDArray[np.bool_]
 
 
 class Rows(Protocol):
@@ -38,7 +41,7 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, chosen: slice | npt.NDArray[np.intp], /) -> npt.NDArray[np.float32]: ...
+    def __getitem__(self, chosen: slice | Whole, /) -> Floats: ...
 
 
 class StoredRows:
@@ -57,7 +60,7 @@ class StoredRows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def append(self, rows: npt.NDArray[np.float32]) -> None:
+    def append(self, rows: Floats) -> None:
         """Adds rows at the end, all of one width.
 
         Raises:
@@ -71,24 +74,27 @@ class StoredRows:
             raise OSError(error.errno, error.strerror, str(self._folder or tempfile.gettempdir())) from error
         self.shape = (len(self) + len(rows), rows.shape[1])
 
-    def __getitem__(self, chosen: slice | npt.NDArray[np.intp], /) -> npt.NDArray[np.float32]:
+    def __getitem__(self, chosen: slice | Whole, /) -> Floats:
         """Copies rows into memory. The file is mapped for this moment only, so that pages read earlier do not stay."""
         return np.array(np.memmap(self._file, np.float32, mode="r", shape=self.shape)[chosen])
 
 
-class ChosenRows:
-    """Some of the rows, in this order; they are read only when they are indexed."""
+class ComputedRows:
+    """Rows that are computed when they are read; `read` takes what an index takes."""
 
-    def __init__(self, rows: Rows, positions: npt.NDArray[np.intp]) -> None:
-        self._rows, self._positions = rows, positions
-        self.shape: tuple[int, ...] = (len(positions), *rows.shape[1:])
+    def __init__(self, shape: tuple[int, ...], read: Callable[[slice | Whole], Floats]) -> None:
+        self.shape, self._read = shape, read
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, chosen: slice | npt.NDArray[np.intp], /) -> npt.NDArray[np.float32]:
-        """Reads rows."""
-        return self._rows[self._positions[chosen]]
+    def __getitem__(self, chosen: slice | Whole, /) -> Floats:
+        return self._read(chosen)
+
+
+def chosen_rows(rows: Rows, positions: Whole) -> Rows:
+    """Some of the rows, in this order; they are read only when they are indexed."""
+    return ComputedRows((len(positions), *rows.shape[1:]), lambda chosen: rows[positions[chosen]])
 
 
 class Outputs(NamedTuple):
@@ -99,9 +105,9 @@ class Outputs(NamedTuple):
     features: Rows
     """Pooled features of the same pictures."""
 
-    def choose(self, positions: npt.NDArray[np.intp]) -> "Outputs":
+    def choose(self, positions: Whole) -> "Outputs":
         """Returns some of the pictures, without reading them."""
-        return Outputs(ChosenRows(self.logits, positions), ChosenRows(self.features, positions))
+        return Outputs(chosen_rows(self.logits, positions), chosen_rows(self.features, positions))
 
 
 def store_outputs(batches: Iterable[NetworkOutput], folder: Path | None = None) -> Outputs:
@@ -132,7 +138,7 @@ Plants = npt.NDArray[np.int64]
 """Number of each picture's plant, 0 or more; shape (num_pictures,)."""
 
 
-def plants_of(manifest: Manifest, rows: npt.NDArray[np.int64]) -> Plants:
+def plants_of(manifest: Manifest, rows: Whole) -> Plants:
     """Returns the plant of each of these rows."""
     codes = pc.dictionary_encode(manifest.table["group"].take(rows).combine_chunks())
     return np.asarray(codes.indices.to_numpy(), dtype=np.int64)
@@ -143,7 +149,7 @@ def picture_weights(plants_N: Plants) -> npt.NDArray[np.float64]:
     return np.asarray(1.0 / np.bincount(plants_N)[plants_N])
 
 
-def one_picture_each(plants_N: Plants, seed: int = 0) -> npt.NDArray[np.intp]:
+def one_picture_each(plants_N: Plants, seed: int = 0) -> Whole:
     """Returns the positions of one picture of each plant, drawn with a fixed seed, in ascending order."""
     order = np.random.default_rng(seed).permutation(len(plants_N))
     _, first = np.unique(plants_N[order], return_index=True)
@@ -153,24 +159,22 @@ def one_picture_each(plants_N: Plants, seed: int = 0) -> npt.NDArray[np.intp]:
 class RankScores(msgspec.Struct, frozen=True):
     """The best name of one rank, for each picture."""
 
-    score_N: npt.NDArray[np.float64]
+    score_N: Floats
     """Its probability, in [0, 1], or -1 if there is no name of this rank."""
-    right_N: npt.NDArray[np.bool_]
+    right_N: Flags
     """Whether it is the name of the labeled taxon."""
 
-    def subset(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "RankScores":
+    def subset(self, chosen: Flags | Whole) -> "RankScores":
         """Returns the scores of some of the pictures."""
         return RankScores(self.score_N[chosen], self.right_N[chosen])
 
 
-def named(score_N: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[np.bool_]:
+def named(score_N: Floats, threshold: float) -> Flags:
     """Returns which pictures a verdict names at a rank; a threshold of 1 names none (`models/ranking.py`)."""
     return np.asarray((score_N >= threshold) & (threshold < 1) & (score_N > 0))
 
 
-def rank_scores(
-    taxa_NT: npt.NDArray[np.float64], labels_N: npt.NDArray[np.intp], taxonomy: Taxonomy
-) -> dict[Rank, RankScores]:
+def rank_scores(taxa_NT: Floats, labels_N: Whole, taxonomy: Taxonomy) -> dict[Rank, RankScores]:
     """Returns the best name of each rank, as a verdict would choose it (`models/ranking.py`).
 
     A taxon of rank genus is never named as a species. If the labeled taxon has no genus, or its family is unknown,
@@ -188,7 +192,7 @@ def rank_scores(
     return {"species": species, "genus": genera, "family": families}
 
 
-def _group_scores(taxa_NT: npt.NDArray[np.float64], labels_N: npt.NDArray[np.intp], groups: Groups) -> RankScores:
+def _group_scores(taxa_NT: Floats, labels_N: Whole, groups: Groups) -> RankScores:
     scores_NG = np.minimum(sum_groups(taxa_NT, groups.of_taxon, len(groups.names)), 1.0)
     scores_NG[:, [not name for name in groups.names]] = NO_NAME  # taxa whose genus or family is unknown
     best_N, score_N = scores_NG.argmax(axis=1), scores_NG.max(axis=1)
@@ -198,35 +202,35 @@ def _group_scores(taxa_NT: npt.NDArray[np.float64], labels_N: npt.NDArray[np.int
 class Predictions(msgspec.Struct, frozen=True):
     """The calibrated prediction for each picture, and its label."""
 
-    rows: npt.NDArray[np.int64]
+    rows: Whole
     """Rows of the manifest, shape (N,)."""
-    labels_N: npt.NDArray[np.int64]
+    labels_N: Whole
     """Position of the labeled output."""
-    taxon_labels_N: npt.NDArray[np.intp]
+    taxon_labels_N: Whole
     """Position of the labeled taxon."""
     plants_N: Plants
     """Number of the plant that the picture shows."""
-    named_N: npt.NDArray[np.intp]
+    named_N: Whole
     """Position of the most likely taxon."""
     confidence_N: npt.NDArray[np.float64]
     """Its probability."""
-    right_N: npt.NDArray[np.float64]
+    right_N: Floats
     """Probability of the labeled taxon."""
-    output_rivals_N: npt.NDArray[np.intp]
+    output_rivals_N: Whole
     """Number of other outputs that are at least as likely as the labeled one."""
-    taxon_rivals_N: npt.NDArray[np.intp]
+    taxon_rivals_N: Whole
     """Number of other taxa that are at least as likely as the labeled one."""
-    rank_score_NR: npt.NDArray[np.float64]
+    rank_score_NR: Floats
     """Probability of the best species, genus and family, as in `RankScores`."""
-    rank_right_NR: npt.NDArray[np.bool_]
+    rank_right_NR: Flags
     """Whether each of these is the name of the labeled taxon."""
 
     @property
-    def hits(self) -> npt.NDArray[np.bool_]:
+    def hits(self) -> Flags:
         """Whether the most likely taxon is the labeled one."""
         return np.asarray(self.named_N == self.taxon_labels_N)
 
-    def top_k_hits(self, k: int) -> npt.NDArray[np.bool_]:
+    def top_k_hits(self, k: int) -> Flags:
         """Whether the labeled taxon is among the k most likely; ties count as misses."""
         return np.asarray(self.taxon_rivals_N < k)
 
@@ -238,15 +242,15 @@ class Predictions(msgspec.Struct, frozen=True):
             for index, rank in enumerate(RANKS)
         }
 
-    def subset(self, chosen: npt.NDArray[np.bool_]) -> "Predictions":
+    def subset(self, chosen: Flags) -> "Predictions":
         """Returns the predictions for some of the pictures."""
         return Predictions(*(getattr(self, field)[chosen] for field in self.__struct_fields__))
 
 
 def calibrated_predictions(
     logits: Rows,
-    labels: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64],
+    labels: Whole,
+    rows: Whole,
     taxonomy: Taxonomy,
     temperature: float,
     *,
@@ -269,7 +273,7 @@ def calibrated_predictions(
 
 
 def _predict(
-    logits_NO: npt.NDArray[np.float32], labels_N: npt.NDArray[np.int64], taxonomy: Taxonomy, temperature: float
+    logits_NO: Floats, labels_N: Whole, taxonomy: Taxonomy, temperature: float
 ) -> tuple[npt.NDArray[Any], ...]:
     """Returns the last fields of `Predictions`, in their order."""
     outputs_NO = output_probabilities(logits_NO, temperature)

@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.stats import rankdata
 
@@ -24,21 +23,20 @@ from models.metrics import (
     reliability_bins,
     share,
 )
-from models.ranking import Rank
+from models.ranking import Floats, Rank
 from models.taxonomy import Taxonomy
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import Predictions, RankScores
+from training.evaluation.predictions import Flags, Predictions, RankScores
 
 KEPT_SHARE: Final = 0.95
 """Share of the plants whose score reaches the cutoff."""
 
-Scores = npt.NDArray[np.float64]
 _MOST_POINTS: Final = 100
 _Z_95: Final = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 _EDGE: Final = 1e-9  # distance from the observed difference, where the test does not reject
 
 
-def auroc(plants_N: Scores, others_M: Scores) -> float:
+def auroc(plants_N: Floats, others_M: Floats) -> float:
     """Returns the chance that a plant scores higher than another thing; a tie counts half, 0.5 separates nothing."""
     ranks = rankdata(np.concatenate([plants_N, others_M]))
     num_plants, num_others = len(plants_N), len(others_M)
@@ -46,7 +44,7 @@ def auroc(plants_N: Scores, others_M: Scores) -> float:
     return float(above / (num_plants * num_others))
 
 
-def cutoff(plants_N: Scores) -> float:
+def cutoff(plants_N: Floats) -> float:
     """Returns the largest score that at least 95 % of the plants reach."""
     return float(np.quantile(plants_N, 1 - KEPT_SHARE, method="lower"))
 
@@ -78,17 +76,8 @@ def risk_coverage(scores: RankScores) -> RiskCoverage:
     return RiskCoverage(float(risk_N.mean()), coverage.tolist(), risk_N[shown].tolist())
 
 
-class PairedLoss(msgspec.Struct, frozen=True):
-    """Difference of the accuracies of two networks on the same pictures."""
-
-    value: float
-    """Accuracy of the first minus accuracy of the second: above 0 if the second is worse."""
-    interval_95: tuple[float, float]
-    num_pictures: int
-
-
-def paired_loss(first_hits_N: npt.NDArray[np.bool_], second_hits_N: npt.NDArray[np.bool_]) -> PairedLoss:
-    """Returns the loss in accuracy from the first network to the second, with its 95 % interval.
+def paired_loss(first_hits_N: Flags, second_hits_N: Flags) -> Share:
+    """Returns the loss in accuracy from the first network to the second, below 0 if the second is better.
 
     The interval is Tango's (1998, "Equivalence test and confidence interval for the difference in proportions for the
     paired-sample design"), the score interval. It was chosen by exact computation for 272 to 3,000 pictures, of which
@@ -96,13 +85,11 @@ def paired_loss(first_hits_N: npt.NDArray[np.bool_], second_hits_N: npt.NDArray[
     at most 2.5 % of all samples. With the intervals of Newcombe (1998), Agresti and Min (2005) and Bonett and Price
     (2012) this is up to 4 %, with Wald's interval and a continuity correction up to 26 %.
 
-    Args:
-        first_hits_N: Whether the first network is right, for each picture.
-        second_hits_N: The same for the second.
+    Hits say for each picture whether a network is right.
     """
     lost, won = int((first_hits_N & ~second_hits_N).sum()), int((second_hits_N & ~first_hits_N).sum())
     total = len(first_hits_N)
-    return PairedLoss((lost - won) / total, tango_interval(lost, won, total), total)
+    return Share((lost - won) / total, total, tango_interval(lost, won, total))
 
 
 def tango_interval(lost: float, won: float, total: float) -> tuple[float, float]:

@@ -8,12 +8,12 @@ from models.preprocess import InputSpec
 from models.session import NetworkOutput
 from tests.training.small import make_taxonomy, write_data
 from training.bundling.candidates import (
+    PARITY_LIMIT,
     agreement_check,
     describe_check,
+    difference_check,
     overflow_check,
-    parity_check,
     require_parity,
-    rounding_check,
 )
 from training.bundling.evaluated_network import _table_data, picture_sets
 from training.dataset.manifest import Manifest
@@ -52,20 +52,23 @@ def test_outputs_that_are_not_finite_fail(name):
     assert (check.passed, check.value, check.limit, check.num_pictures) == (False, 2, 0, 10)
 
 
-def test_parity_is_required_and_rounding_only_recorded():
+def parity_check(one, other):
+    return difference_check("parity", one, other, PARITY_LIMIT)
+
+
+def test_parity_is_required():
     exact = np.array([[2.0, 0.0]], dtype=np.float32)
     other = np.array([[0.0, 2.0]], dtype=np.float32)
-    assert rounding_check(other, exact, "data").passed
-    require_parity(parity_check(exact, exact, "data"))
+    require_parity(parity_check(exact, exact))
     with pytest.raises(
         BundleError, match=r"and PyTorch give different probabilities .*7\.62e-01 on 1 pictures; expected at most 1e-03"
     ):
-        require_parity(parity_check(other, exact, "data"))
+        require_parity(parity_check(other, exact))
 
 
 def test_nan_logits_fail_the_parity_check():
     exact = np.array([[2.0, 0.0]], dtype=np.float32)
-    assert not parity_check(np.full((1, 2), np.nan, dtype=np.float32), exact, "data").passed
+    assert not parity_check(np.full((1, 2), np.nan, dtype=np.float32), exact).passed
 
 
 SPEC = InputSpec(height=32, width=32, train_px=32)
@@ -141,4 +144,4 @@ def test_of_each_calibration_plant_one_picture_counts_in_the_tables(tmp_path):
 def test_the_description_says_whether_the_limit_is_a_minimum_or_maximum():
     one = [predictions([0] * 4)]
     assert "1 (at least 0.999, 4 pictures)" in describe_check(agreement_check(one, one))
-    assert "0 (at most 0.001, 1 pictures)" in describe_check(parity_check(*[np.zeros((1, 2), "f4")] * 2, "data"))
+    assert "0 (at most 0.001, 1 pictures)" in describe_check(parity_check(*[np.zeros((1, 2), "f4")] * 2))

@@ -8,6 +8,7 @@ from tests.models.tiny import species, taxonomy_of
 from training.bundling.place import (
     LEAST_PLANTS,
     MOST_LOST,
+    PlaceData,
     PlaceRule,
     Records,
     Thresholds,
@@ -37,17 +38,13 @@ def drawn(seed, num, *, place_matters=True):
 def fitted(**options):
     prior = fit_prior(drawn(1, 4000, **options)[0], NUM_TAXA)
     records, logits = drawn(2, NUM_PLANTS, **options)
-    return fit_place(
-        prior,
-        records,
-        logits,
-        records.taxon_N,
-        taxonomy=TAXONOMY,
-        temperature=1.0,
-        kept_N=np.ones(len(records), bool),
-        prior_T=np.full(NUM_TAXA, 1 / NUM_TAXA),
-        fixed={},
-    )
+    return fit_rule(prior, records, logits)
+
+
+def fit_rule(prior, records, logits):
+    every = np.ones(len(records), bool)
+    options = {"taxonomy": TAXONOMY, "temperature": 1.0, "prior_T": np.full(NUM_TAXA, 1 / NUM_TAXA), "fixed": {}}
+    return fit_place(PlaceData(prior, records, every), logits, records.taxon_N, every, **options)
 
 
 def test_place_raises_accuracy_where_confusions_grow_elsewhere():
@@ -66,9 +63,7 @@ def test_a_place_that_says_nothing_gives_no_rule():
 
 def test_too_few_plants_give_no_rule():
     records, logits = drawn(2, LEAST_PLANTS - 1)
-    prior = count_records(records, NUM_TAXA, 10.0)
-    options = {"taxonomy": TAXONOMY, "temperature": 1.0, "prior_T": np.ones(NUM_TAXA), "fixed": {}}
-    assert fit_place(prior, records, logits, records.taxon_N, kept_N=np.ones(len(records), bool), **options) is None
+    assert fit_rule(count_records(records, NUM_TAXA, 10.0), records, logits) is None
 
 
 @pytest.mark.parametrize("lost", [0.0, MOST_LOST, 2 * MOST_LOST])

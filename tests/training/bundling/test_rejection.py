@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from models.calibration import FamiliarityTable
 from training.bundling.rejection import (
     HeadInputs,
     distances_to_others,
     familiar_cutoff,
-    fit_familiarity,
     fit_features,
     fit_logistic,
     fit_plant_head,
@@ -73,7 +73,7 @@ def test_the_length_of_the_features_does_not_matter(length):
 def test_familiarity_ranks_calibration_plants_from_0_to_1():
     random = np.random.default_rng(0)
     confidence, distance = random.random(100), random.normal(size=100)
-    table = fit_familiarity(confidence, distance)
+    table = FamiliarityTable(np.sort(confidence), np.sort(distance))
     scores = table.scores(confidence, distance)
     assert scores.mean() == pytest.approx(0.5, abs=0.02)
     assert table.scores(np.array([1.0]), np.array([-9.0])) == 1.0

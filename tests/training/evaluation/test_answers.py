@@ -1,6 +1,5 @@
 from unittest import mock
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,8 +20,7 @@ from training.evaluation.answers import (
     judge_answers,
     score_pictures,
     several_pictures,
-    thing_figures,
-    unknown_plant_figures,
+    stranger_figures,
     verdict_figures,
     verdicts_of,
 )
@@ -32,10 +30,10 @@ FITTED = fit_tables(table_data(), 1.0, {})
 PLANTS, THINGS = draw_plants(2, seed=51), draw_things(20, seed=52)
 LABELS = np.concatenate([PLANTS.labels, np.zeros(20, dtype=np.int64)])
 PICTURES = Outputs(*(np.concatenate(pair) for pair in zip(PLANTS.outputs, THINGS, strict=True)))
-WITH_FAMILIES = msgspec.structs.replace(
+WITH_FAMILIES = replace(
     TAXONOMY,
     taxa=tuple(
-        msgspec.structs.replace(
+        replace(
             taxon,
             genus=f"Genus{at // 3}",
             family="" if at % 7 == 3 else f"Family{at // 6}",
@@ -70,7 +68,7 @@ def alone(model):
 def test_verdicts_on_many_pictures_are_those_of_the_service(
     thresholds, left_out, temperature, taxonomy, values_at_once
 ):
-    tables = msgspec.structs.replace(FITTED.calibration, **dict.fromkeys(left_out))
+    tables = replace(FITTED.calibration, **dict.fromkeys(left_out))
     model = AnswerModel(taxonomy, temperature, thresholds, calibration=tables)
     with mock.patch("training.evaluation.predictions._VALUES_AT_ONCE", values_at_once):
         found = verdicts_of(score_pictures(PICTURES, LABELS, model), model)
@@ -88,14 +86,13 @@ def test_distances_of_chunks_on_disk_are_those_of_all_pictures(monkeypatch):
     assert found == pytest.approx(plain, rel=1e-4)
 
 
-ROSE = TAXONOMY.taxa[0]
+SCORES = ("plant score", "familiarity")
 
 
 @pytest.fixture(scope="module")
 def model():
-    fitted = fit_tables(table_data(), 1.0, {})
-    limits = fitted.thresholds
-    return AnswerModel(TAXONOMY, 1.0, limits.thresholds, limits.promises, fitted.calibration)
+    limits = FITTED.thresholds
+    return AnswerModel(TAXONOMY, 1.0, limits.thresholds, limits.promises, FITTED.calibration)
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +127,8 @@ def test_candidate_sets_cover_what_was_asked_and_nest(model, plants):
 
 def test_other_things_and_unknown_plants_are_told_by_their_scores(model, plants):
     known, strange = (scores_of(outputs, model) for outputs in (plants.outputs, draw_things(200, seed=22)))
-    things, unknown = (measure(known, strange, model) for measure in (thing_figures, unknown_plant_figures))
-    assert (things.score, unknown.score) == ("plant score", "familiarity")
+    things, unknown = (stranger_figures(score, known, strange, model) for score in SCORES)
+    assert (things.score, unknown.score) == SCORES
     for found in (things, unknown):
         assert found.auroc > 0.75
         assert found.named_species.value <= found.named.value <= 1
@@ -142,8 +139,8 @@ def test_other_things_and_unknown_plants_are_told_by_their_scores(model, plants)
 def test_a_bundle_without_tables_is_measured_by_its_largest_softmax(plants):
     bare = AnswerModel(TAXONOMY, 1.0, Thresholds())
     known, strange = (scores_of(outputs, bare) for outputs in (plants.outputs, draw_things(50, seed=23)))
-    for measure in (thing_figures, unknown_plant_figures):
-        assert measure(known, strange, bare).score == "largest softmax"
+    for score in SCORES:
+        assert stranger_figures(score, known, strange, bare).score == "largest softmax"
     assert coverage_figures(plants.outputs.logits, plants.labels, bare) == []
 
 
@@ -163,8 +160,8 @@ def test_candidate_sets_of_many_pictures_are_those_of_each_alone(model, plants, 
 BARE = AnswerModel(TAXONOMY, 1.0)
 
 
-def measure(outputs, labels, model, seed=0):
-    return several_pictures(outputs.logits, score_pictures(outputs, labels, model), model, seed)
+def measure(outputs, labels, model):
+    return several_pictures(outputs.logits, score_pictures(outputs, labels, model), model)
 
 
 def test_more_pictures_of_a_species_are_right_more_often():
@@ -186,10 +183,10 @@ def test_taxa_with_fewer_than_five_pictures_are_left_out():
 
 @pytest.mark.parametrize("with_tables", [False, True])
 def test_questions_are_answered_as_the_service_does(with_tables):
-    plants, tables = draw_plants(6, seed=35), fit_tables(table_data(), 1.0, {}).calibration
+    plants, tables = draw_plants(6, seed=35), FITTED.calibration
     model = AnswerModel(TAXONOMY, 0.7, calibration=tables) if with_tables else BARE
     for found in measure(plants.outputs, plants.labels, model):
-        asked = [chosen[: found.num_pictures] for chosen in _questions(plants.labels, seed=0)]
+        asked = [chosen[: found.num_pictures] for chosen in _questions(plants.labels)]
         answers = [
             answer_plant(plants.outputs.logits[chosen], plants.outputs.features[chosen], model, Question())
             for chosen in asked

@@ -5,14 +5,15 @@ import numpy as np
 from models.preprocess import InputSpec
 from models.session import NetworkOutput
 from training.evaluation import pictures
-from training.evaluation.pictures import num_cores, run_side_by_side
+from training.evaluation.pictures import run_side_by_side
+from training.machine import cores_available
 
 
 class Echo:
     """A session whose logits are the first pixel; it notes the shape of each run and how many run at once."""
 
     def __init__(self):
-        self.shapes, self.met = [], threading.Barrier(min(num_cores(), 2), timeout=60)
+        self.shapes, self.met = [], threading.Barrier(min(cores_available(), 2), timeout=60)
 
     def run(self, pixels):
         self.shapes.append(pixels.shape)
@@ -39,11 +40,12 @@ def test_the_network_file_gives_what_it_gives_with_all_threads(bundle):
 
 
 def test_many_pictures_are_counted_on_standard_error_while_they_run(manifest, monkeypatch, capsys):
+    monkeypatch.setattr(pictures, "BATCH_SIZE", 2)
     validation = pictures.pictures_of(manifest, "validation", InputSpec(height=32, width=32, train_px=32), 0)
-    assert len(list(validation.pixels(2))) == 2
+    assert len(list(validation.pixels())) == 2
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(pictures, "_FEW_PICTURES", 0)
-    assert len(list(validation.pixels(2))) == 2
+    assert len(list(validation.pixels())) == 2
     written, shown = capsys.readouterr()
     assert written == ""
     assert "validation split" in shown

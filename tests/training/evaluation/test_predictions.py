@@ -17,9 +17,9 @@ from tests.training.small import make_taxonomy, write_data
 from training.dataset.manifest import Manifest
 from training.evaluation.predictions import (
     NO_NAME,
-    ChosenRows,
     StoredRows,
     calibrated_predictions,
+    chosen_rows,
     chunks,
     one_picture_each,
     picture_weights,
@@ -46,7 +46,7 @@ def test_rows_on_disk_read_as_rows_in_memory(num_rows, width, batch, data):
     again = np.array(data.draw(st.lists(st.integers(0, len(chosen) - 1), min_size=1)), dtype=np.intp)
     assert np.array_equal(found[start:stop], rows[start:stop])
     assert np.array_equal(found[chosen], rows[chosen])
-    few = ChosenRows(found, chosen)
+    few = chosen_rows(found, chosen)
     assert few.shape == rows[chosen].shape
     assert np.array_equal(few[again], rows[chosen][again])
 
