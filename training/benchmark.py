@@ -32,12 +32,12 @@ import tyro
 from msgspec.structs import replace
 
 from models.errors import BotanifyError, DataError, RecipeError
-from training.atomic_file import replace_together, replaced
+from training.atomic_file import as_json, replace_together, write_json
 from training.engine.stop_signal import EXIT_REQUEUE
 from training.machine import Machine, this_machine
 from training.monitor.log import LOG_FILE, Event, read_log, without_repeats
-from training.recipe import check_recipe, read_recipe, recipe_to_plain
-from training.toml_file import Section, check_section, read_toml
+from training.recipe import check_recipe, read_recipe
+from training.toml_file import Section, check_section, read_toml, section_to_plain
 
 SWEEPS: Final = Path(__file__).parent / "sweeps"
 TRAIN: Final = Path(__file__).parent / "train.py"
@@ -122,8 +122,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     recipe: str
     data: str
     flags: tuple[str, ...]
-    runs: list[Run]
-    rows: list[list[str]]
+    runs: list[Run] = []
+    rows: list[list[str]] = []
     """The table: one row for each arm, with `COLUMNS`."""
 
 
@@ -165,8 +165,6 @@ def benchmark(command: Benchmark) -> Result:
         recipe=sweep.recipe.stem,
         data=f"{command.data.resolve().name}, {len(manifest):,} pictures, manifest {manifest.sha256[:12]}",
         flags=_without_paths(command.flags),
-        runs=[],
-        rows=[],
     )
     for number, (arm, seed) in enumerate(order, 1):
         print(f"{number} of {len(order)}: {arm}, seed {seed}", file=sys.stderr)
@@ -177,8 +175,7 @@ def benchmark(command: Benchmark) -> Result:
             runs=[replace(run, command=_without_paths(run.command)) for run in runs],
             rows=[row_of(arm, runs, first=next(iter(arms)), num_runs=len(seeds)) for arm in arms],
         )
-        content = msgspec.json.format(msgspec.json.encode(result)) + b"\n"
-        replace_together(command.out, {f"{name}.json": content, f"{name}.md": markdown(result).encode()})
+        replace_together(command.out, {f"{name}.json": as_json(result), f"{name}.md": markdown(result).encode()})
     print(markdown(result), end="")
     if all(run.error for run in runs):
         raise BotanifyError(f"every run failed; the first error: {runs[0].error}")
@@ -201,7 +198,7 @@ def commands_of(sweep: Sweep, device: str, only: Sequence[str] = ()) -> dict[str
     Raises:
         RecipeError: An arm has an unknown setting or a wrong value, or there is no arm of a name.
     """
-    recipe = recipe_to_plain(read_recipe(sweep.recipe))
+    recipe = section_to_plain(read_recipe(sweep.recipe))
     section_of = {knob: section for section, part in recipe.items() for knob in part}
     settings: dict[str, dict[str, Any]] = {}
     for name, arm in sweep.arms.items():
@@ -225,10 +222,7 @@ def commands_of(sweep: Sweep, device: str, only: Sequence[str] = ()) -> dict[str
 def _flags(settings: dict[str, Any]) -> Iterator[str]:
     for knob, value in settings.items():
         flag = knob.replace("_", "-")
-        if isinstance(value, bool):
-            yield f"--{flag}" if value else f"--no-{flag}"
-        else:
-            yield from (f"--{flag}", str(value))
+        yield from (f"--{'' if value else 'no-'}{flag}",) if isinstance(value, bool) else (f"--{flag}", str(value))
 
 
 def train_arm(begun: Run, folder: Path) -> Run:
@@ -255,8 +249,7 @@ def train_arm(begun: Run, folder: Path) -> Run:
             break
     events = without_repeats(read_log(folder)) if (folder / LOG_FILE).is_file() else []
     done = read_figures(replace(begun, error=error), events)
-    with replaced(path) as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(done)))
+    write_json(path, done)
     for weights in folder.glob("*.pt"):
         weights.unlink()
     return done
@@ -289,10 +282,11 @@ def read_figures(run: Run, events: Sequence[Event]) -> Run:
         return run
     timed, warm = [], False
     for event in events:
-        if event["event"] == "epoch" and event["pictures_per_s"] > 0:  # 0: it was resumed to be validated
+        if event["event"] == "start":
+            warm = False
+        elif event["event"] == "epoch" and event["pictures_per_s"] > 0:  # 0: it was resumed to be validated
             timed += [event] if warm else []
             warm = True
-        warm &= event["event"] != "start"
     running_s = sum(epoch["use"]["seconds"] for epoch in timed)
     waiting_s = sum(epoch["use"]["stages"].get("wait", 0.0) for epoch in timed)
     validation = epochs[-1].get("validation") or {}
@@ -355,9 +349,8 @@ def _without_paths(words: Sequence[str]) -> tuple[str, ...]:
 def _same_machine(folder: Path) -> Machine:
     """Describes this machine; its figures must not be mixed with those of another one in the folder."""
     machine, path = this_machine(), folder / _MACHINE_FILE
-    folder.mkdir(parents=True, exist_ok=True)
     if not path.is_file():
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(machine)))
+        write_json(path, machine)
     elif differences := msgspec.json.decode(path.read_bytes(), type=Machine).differences(machine):
         raise DataError(
             "the folder has figures of another machine",

@@ -43,7 +43,7 @@ from training.evaluation.split_metrics import (
 )
 from training.monitor.log import LOG_FILE
 from training.recipe import HardwareRecipe, WholeNumber
-from training.toml_file import Section, check_section, section_to_plain
+from training.toml_file import Section, check_flags
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
             other data and `other_data` is not set. Or further pictures are given without a bundle, or cannot be read.
         RecipeError: A flag is out of range.
     """
-    command = check_section(section_to_plain(command), Evaluate, origin="of this command", what="flags")
+    command = check_flags(command)
     manifest, strangers = Manifest(command.data, command.shards), _strangers(command)
     results: list[tuple[Evaluation, Predictions]] = []
     for subject in _subjects(command):
@@ -187,17 +187,15 @@ def _checkpoint_subject(path: Path, served: InputSpec | None) -> Subject:
     """
     import torch
 
-    from models.network import ExportableNetwork, PlantNetwork
+    from models.network import ExportableNetwork
     from training.engine.checkpoint import read_checkpoint
     from training.engine.device import allow_tf32, choose_device
     from training.network_input import stored_input_spec
 
     checkpoint = read_checkpoint(path)
-    network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
-    network.load_state_dict(checkpoint.eval_weights)
     device = choose_device(HardwareRecipe(amp="off"))
     allow_tf32(device, False)  # single precision, which PyTorch's default for convolutions is not
-    exported = ExportableNetwork(network).to(device).eval()
+    exported = ExportableNetwork(checkpoint.trained_network()).to(device).eval()
 
     def run(batches: "Iterator[Pixels]") -> Iterator[NetworkOutput]:
         for pixels in batches:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -56,7 +56,7 @@ from training.dataset.manifest import Manifest
 from training.evaluation.provenance import OTHER_DATA, is_other_data, require_same_outputs
 from training.evaluation.split_metrics import reliability_diagrams, risk_coverage
 from training.recipe import Pixels, check_stored_recipe, side_at_epoch
-from training.toml_file import Section, check_section, section_to_plain
+from training.toml_file import Section, check_flags
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
@@ -65,8 +65,6 @@ if TYPE_CHECKING:
     from training.engine.checkpoint import Checkpoint
     from training.evaluation.pictures import PictureFiles
 
-FEATURE_PICTURES: Final = 20_000
-"""Training pictures, of all taxa alike, from which the bundle learns where plants lie among the features."""
 LEAST_NEGATIVES: Final = 20
 """Pictures without a plant that a plant head needs; with fewer, cross-validation says nothing."""
 WORKERS: Final = 2
@@ -125,7 +123,7 @@ def export(command: Export) -> Bundle:
         DataError: The outputs of the data are not those of the checkpoint.
         RecipeError: A flag is out of range.
     """
-    command = check_section(section_to_plain(command), Export, origin="of this command", what="flags")
+    command = check_flags(command)
     thresholds = _thresholds(command.thresholds)
     if "fp32" not in command.precision:
         raise RecipeError(
@@ -178,20 +176,14 @@ def _thresholds(words: Iterable[str]) -> dict[Rank, float]:
     return given
 
 
-class _Sealed(msgspec.Struct, frozen=True):
-    """What `bundle.json` says first."""
-
-    name: str
-    version: str
-
-
 def _named(command: Export) -> Export:
     """Fills in the name and the version, so that the model card's command repeats them; asks for a description."""
     name, versions = command.name or command.data.resolve().name, [(1, -1)]
     for path in command.out.parent.glob(f"*/{BUNDLE_FILE}"):
         with suppress(OSError, msgspec.MsgspecError):
-            other = msgspec.json.decode(path.read_bytes(), type=_Sealed)
-            if other.name == name and (found := re.fullmatch(r"(\d+)\.(\d+)\.\d+", other.version)):
+            other = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+            found = re.fullmatch(r"(\d+)\.(\d+)\.\d+", str(other.get("version")))
+            if other.get("name") == name and found:
                 versions.append((int(found[1]), int(found[2])))
     major, minor = max(versions)
     version = command.model_version or f"{major}.{minor + 1}.0"
@@ -223,14 +215,8 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
     other_data = is_other_data(manifest, trained_with, "checkpoint", allowed=bool(trained_with))
     if other_data:
         print(f"WARNING: {command.data} is {OTHER_DATA}: the bundle says so, and its names promise nothing")
-    return picture_sets(
-        manifest,
-        spec,
-        feature_pictures=FEATURE_PICTURES,
-        negatives=_negatives(command.negatives, checkpoint, spec),
-        workers=WORKERS,
-        other_data=other_data,
-    )
+    negatives = _negatives(command.negatives, checkpoint, spec)
+    return picture_sets(manifest, spec, WORKERS, negatives=negatives, other_data=other_data)
 
 
 def _negatives(folders: tuple[Path, ...], checkpoint: "Checkpoint", spec: InputSpec) -> "PictureFiles | None":

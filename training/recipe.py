@@ -13,7 +13,7 @@ from msgspec import Meta
 from msgspec.structs import fields, replace
 
 from models.errors import RecipeError
-from training.toml_file import RECIPES, Section, check_section, read_toml, section_to_plain
+from training.toml_file import RECIPES, Section, check_section, read_toml
 
 Positive = Annotated[float, Meta(gt=0.0)]
 NotNegative = Annotated[float, Meta(ge=0.0)]
@@ -290,11 +290,6 @@ def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
     if steps := current.get("pictures", {}).get("progressive"):
         current["pictures"]["picture_px"] = steps[-1][1]
     return check_recipe(current, origin)
-
-
-def recipe_to_plain(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as plain values that TOML, JSON and `torch.save` can hold."""
-    return section_to_plain(recipe)
 
 
 def _require_one_size(pictures: PictureRecipe, origin: str) -> None:

@@ -35,10 +35,10 @@ from rich.table import Table
 from models.bundle import BUNDLE_FILE, Bundle, file_sha256, load_bundle
 from models.bundle_record import Precision
 from models.errors import BundleError, DataError
-from training.atomic_file import replaced, sync_folder
+from training.atomic_file import replaced, sync_folder, write_json
 from training.dataset.sources.record import Split
 from training.recipe import WholeNumber
-from training.toml_file import Section, check_section, section_to_plain
+from training.toml_file import Section, check_flags
 
 if TYPE_CHECKING:
     from training.comparison import Comparison
@@ -120,7 +120,7 @@ def main() -> None:
 
 def run(command: Command) -> None:
     """Runs one command; a promotion that is refused is a BundleError."""
-    match check_section(section_to_plain(command), type(command), origin="of this command", what="flags"):
+    match check_flags(command):
         case Compare() as command:
             found = _compare(load_bundle(command.old), load_bundle(command.new), command, command.data)
             for reason in found.refusals:
@@ -128,7 +128,7 @@ def run(command: Command) -> None:
             if found.refusals and found.may_be_accepted:
                 print("Nothing against it is proved: a person may promote it with --accept-uncertain.")
             if command.out is not None:
-                _write(command.out, found)
+                write_json(command.out, found)
                 print(f"Written: {command.out}")
         case Promote() as command:
             promote(command)
@@ -162,7 +162,7 @@ def promote(command: Promote) -> None:
     else:
         found = _compare(load_bundle(registry.folder / before), new, command, command.data)
         report = f"reports/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{entry_name(new)}.json"
-        _write(registry.folder / report, found)
+        write_json(registry.folder / report, found)
         accepted = command.accept_uncertain.strip() if found.refusals and found.may_be_accepted else ""
         if found.refusals and not accepted:
             decide = ', or decide yourself with --accept-uncertain "WHY"' if found.may_be_accepted else ""
@@ -227,12 +227,6 @@ def _compare(old: Bundle, new: Bundle, command: Measuring, data: Path) -> "Compa
     if found.num_left_out:
         print(f"{found.num_left_out:,} pictures were left out: a bundle does not know their taxon.")
     return found
-
-
-def _write(path: Path, found: "Comparison") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(path) as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}, omit_defaults=True):

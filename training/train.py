@@ -25,7 +25,9 @@ import tyro
 from msgspec.structs import replace
 
 from models.errors import RecipeError
-from training.recipe import REMOVED, Recipe, check_recipe, read_recipe, recipe_to_plain, sizes_by_flags
+from training.atomic_file import write_json
+from training.recipe import REMOVED, Recipe, check_recipe, read_recipe, sizes_by_flags
+from training.toml_file import section_to_plain
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
@@ -118,7 +120,7 @@ def parse(arguments: list[str]) -> Train:
 def _checked(recipe: Recipe, of_file: Recipe, given: list[str]) -> Recipe:
     """Gives a recipe with flags one size of the training pictures, and checks its ranges."""
     pictures = sizes_by_flags(recipe.pictures, of_file.pictures.picture_px, given)
-    plain = recipe_to_plain(replace(recipe, pictures=pictures))
+    plain = section_to_plain(replace(recipe, pictures=pictures))
     try:
         return check_recipe(plain, origin="with these flags")
     except RecipeError as error:
@@ -200,11 +202,10 @@ def _require_architecture(name: str) -> None:
 
 def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "Ranks") -> None:
     """Starts or resumes the run, trains, and says what comes next."""
-    from models.network import PlantNetwork
     from training.bundling.model_card import without_folders
     from training.engine.checkpoint import BEST, LAST
     from training.engine.loop import Trainer
-    from training.engine.weights import load_weights
+    from training.engine.weights import load_weights, new_network
     from training.loading.augment import seeded
     from training.monitor.monitor import PROFILE_WARMUP, profile_steps
 
@@ -212,12 +213,7 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
     folder, weights = recipe.run.run, recipe.network.weights
     resumes = ranks.broadcast(ranks.is_main and _resumes(command))
     with seeded(recipe.run.seed):  # the same random weights on every rank
-        network = PlantNetwork(
-            recipe.network.architecture,
-            len(manifest.taxonomy.outputs),
-            dropout=recipe.network.dropout,
-            drop_path=recipe.network.dropout / 2,
-        )
+        network = new_network(recipe, len(manifest.taxonomy.outputs))
     loaded = ""  # a resumed run loads its weights from the checkpoint
     if not resumes:
         loaded = load_weights(network, weights, manifest.taxonomy.output_keys)
@@ -230,8 +226,7 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
             trainer.checkpoints.clear()
             trainer.checkpoints.initial_weights = loaded.replace(weights, without_folders(weights))
         if ranks.is_main:
-            plain = msgspec.json.encode(recipe_to_plain(recipe))
-            (folder / RECIPE_COPY).write_bytes(msgspec.json.format(plain))
+            write_json(folder / RECIPE_COPY, section_to_plain(recipe))
         max_steps = PROFILE_WARMUP + command.profile if command.profile else command.max_steps
         with profile_steps(trainer.engine.optimizer, folder, command.profile if ranks.is_main else 0):
             position = trainer.run(max_steps, command.max_seconds)

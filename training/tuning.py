@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from models.errors import BotanifyError
-from training.atomic_file import replaced
+from training.atomic_file import write_json
 from training.dataset.manifest import Manifest
 from training.engine.device import Ranks, describe_device
 from training.engine.losses import TrainingClasses, training_classes
@@ -102,9 +102,7 @@ def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks 
     for reason in tuned.reasons:
         console.print(reason, highlight=False)
     console.print(f"Next: train.py with {tuned.flags}", highlight=False, soft_wrap=True)
-    recipe.run.run.mkdir(parents=True, exist_ok=True)
-    with replaced(recipe.run.run / RESULT_FILE) as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(tuned)))
+    write_json(recipe.run.run / RESULT_FILE, tuned)
     return tuned
 
 
@@ -133,6 +131,7 @@ def launch(
             return Trial(setting=setting_of(recipe), outcome="too_slow", note=f"not done after {max_s:.0f} s")
         trial: Trial = receiver.recv()
         process.join(_EXIT_S)
+        return trial
     except EOFError:
         process.join()
         code = process.exitcode or 0
@@ -143,7 +142,6 @@ def launch(
         process.kill()
         process.join()
         receiver.close()
-    return trial
 
 
 def _work(sender: Connection, threads: int, measure: Callable[..., Trial], recipe: Recipe, *work: Any) -> None:

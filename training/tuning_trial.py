@@ -13,9 +13,9 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from models.network import PlantNetwork
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
+from training.engine.weights import new_network
 from training.loading.data import EVALUATION_BATCH
 from training.loading.negatives import NOT_A_PLANT, list_negatives
 from training.monitor.memory import is_out_of_memory
@@ -94,12 +94,7 @@ def time_setting(recipe: Recipe, classes: TrainingClasses, device: torch.device,
 
 def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, budget_s: float) -> Trial:
     started, setting = time.perf_counter(), setting_of(recipe)
-    network = PlantNetwork(
-        recipe.network.architecture,
-        len(classes.taxon_of_output),
-        dropout=recipe.network.dropout,
-        drop_path=recipe.network.dropout / 2,
-    )
+    network = new_network(recipe, len(classes.taxon_of_output))
     # Enough steps that the learning rate does not reach zero.
     engine = Engine(recipe, network, device, classes, steps_per_epoch=10_000)
     # The memory of a validation counts, too.
@@ -117,14 +112,14 @@ def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, 
     began, windows_s = time.perf_counter(), [take(num_steps) / num_steps]
     while len(windows_s) < _WINDOWS and time.perf_counter() - began + windows_s[-1] * num_steps < budget_s:
         windows_s.append(take(num_steps) / num_steps)
-    memory_gb, memory_share = _memory(device)
-    return Trial(
-        setting=setting,
-        pictures_per_s=setting.batch_size / statistics.median(windows_s),
-        memory_gb=memory_gb,
-        memory_share=memory_share,
-        warmup_s=warmup_s,
-    )
+    trial = Trial(setting=setting, pictures_per_s=setting.batch_size / statistics.median(windows_s), warmup_s=warmup_s)
+    if device.type != "cuda":
+        return trial
+    # With the CUDA context and other programs on the card.
+    free, total = torch.cuda.mem_get_info(device)
+    peak, now = torch.cuda.max_memory_reserved(device), torch.cuda.memory_reserved(device)
+    taken = peak + max(total - free - now, 0)
+    return replace(trial, memory_gb=taken / _GB, memory_share=taken / total)
 
 
 def _steps(engine: Engine, batch_size: int, side_px: int) -> Callable[[int], float]:
@@ -156,10 +151,8 @@ def _steps(engine: Engine, batch_size: int, side_px: int) -> Callable[[int], flo
     return take
 
 
-def _memory(device: torch.device) -> tuple[float | None, float | None]:
+def _memory(device: torch.device) -> tuple[float, float]:
     """Peak memory of the card, GB, and as a share of all of it; includes the CUDA context and other programs."""
-    if device.type != "cuda":
-        return None, None
     free, total = torch.cuda.mem_get_info(device)
     peak, now = torch.cuda.max_memory_reserved(device), torch.cuda.memory_reserved(device)
     taken = peak + max(total - free - now, 0)

@@ -21,7 +21,8 @@ from tests.rehearsal.recorder import Recorder, allow_fake_modules  # noqa: E402
 from training.engine.losses import TrainingClasses  # noqa: E402
 from training.engine.step import Engine  # noqa: E402
 from training.loading.negatives import NOT_A_PLANT  # noqa: E402
-from training.recipe import check_recipe, read_recipe, recipe_to_plain  # noqa: E402
+from training.recipe import check_recipe, read_recipe  # noqa: E402
+from training.toml_file import section_to_plain
 
 DEVICE = torch.device("cuda:0")
 _STEP = 5
@@ -30,7 +31,7 @@ _STEP = 5
 def main():
     overrides = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     planted, num_outputs = overrides.pop("planted", None), overrides.pop("num_outputs", 5337)
-    plain = recipe_to_plain(read_recipe(Path(sys.argv[1])))
+    plain = section_to_plain(read_recipe(Path(sys.argv[1])))
     for section, values in ({"hardware": {"device": "cuda", "compile": "off"}} | overrides).items():
         plain[section] = plain[section] | values
     recipe = check_recipe(plain, "rehearsal")

@@ -7,7 +7,8 @@ from models.network import PlantNetwork
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
 from training.loading.negatives import NOT_A_PLANT
-from training.recipe import check_recipe, read_recipe, recipe_files, recipe_to_plain
+from training.recipe import check_recipe, read_recipe, recipe_files
+from training.toml_file import section_to_plain
 
 CPU = torch.device("cpu")
 NAMES = [path.stem for path in recipe_files() if path.stem != "debug"]
@@ -26,7 +27,7 @@ def graphs_of(recipe_path, sides, monkeypatch):
 
     compile_with = torch.compile
     monkeypatch.setattr(torch, "compile", compiled)
-    plain = recipe_to_plain(read_recipe(recipe_path))
+    plain = section_to_plain(read_recipe(recipe_path))
     plain["hardware"] |= {"device": "cpu", "amp": "bf16", "compile": "default"}
     plain["negatives"] |= {"negatives": [str(recipe_path)]}  # only that there are some matters
     plain["schedule"] |= {"accumulate": 1}

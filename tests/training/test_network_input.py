@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from models.errors import CheckpointError, RecipeError
 from models.preprocess import InputSpec
 from training.network_input import input_spec, require_side, stored_input_spec, with_fitting_sizes, with_input
-from training.recipe import NetworkRecipe, PictureRecipe, Recipe, read_recipe, recipe_to_plain
+from training.recipe import NetworkRecipe, PictureRecipe, Recipe, read_recipe
+from training.toml_file import section_to_plain
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -48,13 +49,13 @@ def test_the_reference_recipe_has_the_input_that_it_had():
 
 
 def test_the_oldest_checkpoints_of_any_network_were_normalized_as_for_imagenet():
-    spec = stored_input_spec(recipe_to_plain(recipe_for("vit_small_patch16_224")), "old.pt")
+    spec = stored_input_spec(section_to_plain(recipe_for("vit_small_patch16_224")), "old.pt")
     assert (spec.mean, spec.std, spec.interpolation) == (IMAGENET_MEAN, IMAGENET_STD, "bicubic")
 
 
 def test_a_checkpoint_holds_its_normalization_whatever_became_of_the_initial_weights():
     recipe = recipe_for("vit_small_patch16_224", serve_px=224)
-    stored = with_input(recipe_to_plain(recipe), recipe)
+    stored = with_input(section_to_plain(recipe), recipe)
     assert stored_input_spec(stored, "new.pt") == input_spec(recipe)
     stored["pictures"] |= {"mean": (0, 0, 0), "std": (1, 1, 1), "interpolation": "bilinear"}  # once a setting
     spec = stored_input_spec(stored, "old.pt")
@@ -62,7 +63,7 @@ def test_a_checkpoint_holds_its_normalization_whatever_became_of_the_initial_wei
 
 
 def test_a_damaged_normalization_is_an_error_with_its_file():
-    stored = recipe_to_plain(recipe_for("efficientnet_b4"))
+    stored = section_to_plain(recipe_for("efficientnet_b4"))
     stored["pictures"]["std"] = (0.0, 1.0, 1.0)
     with pytest.raises(CheckpointError, match=r"normalization in bad\.pt"):
         stored_input_spec(stored, "bad.pt")

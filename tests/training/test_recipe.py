@@ -18,10 +18,10 @@ from training.recipe import (
     knobs_with,
     read_recipe,
     recipe_files,
-    recipe_to_plain,
     side_at_epoch,
     sizes_by_flags,
 )
+from training.toml_file import section_to_plain
 from training.train import parse
 from training.tuning_trial import TrialSetting
 
@@ -115,7 +115,7 @@ def test_the_debug_recipe_needs_no_data_no_gpu_and_no_second_rank():
 def test_every_recipe_of_the_project_is_valid_and_survives_plain_values_and_json(path):
     recipe = read_recipe(path)
     assert path.read_text().startswith("# ")  # what it is for
-    plain = recipe_to_plain(recipe)
+    plain = section_to_plain(recipe)
     assert check_recipe(plain, origin="plain") == recipe
     assert check_recipe(json.loads(json.dumps(plain)), origin="JSON") == recipe
     assert plain["run"]["run"] == tomllib.loads(path.read_text()).get("run", {}).get("run", "runs/run")
@@ -123,7 +123,7 @@ def test_every_recipe_of_the_project_is_valid_and_survives_plain_values_and_json
 
 def test_the_recipe_of_an_old_checkpoint_is_read_without_its_removed_settings():
     recipe = read_recipe(Path("debug"))
-    plain = recipe_to_plain(recipe)
+    plain = section_to_plain(recipe)
     for key in REMOVED:
         section, _, name = key.rpartition(".")
         (plain[section] if section else plain)[name] = 2.0
@@ -230,14 +230,14 @@ def test_a_recipe_with_two_sizes_is_refused(tmp_path):
 
 @pytest.mark.parametrize("epochs", [(3, 0), (3, 3)])
 def test_steps_that_are_out_of_order_are_refused(epochs):
-    plain = recipe_to_plain(read_recipe(Path("own_folder")))
+    plain = section_to_plain(read_recipe(Path("own_folder")))
     plain["pictures"]["progressive"] = [(epochs[0], 260), (epochs[1], 320)]
     with pytest.raises(RecipeError, match="order of their epochs"):
         check_recipe(plain, "drawn")
 
 
 def test_an_old_checkpoint_has_the_size_that_it_was_trained_with():
-    plain = recipe_to_plain(read_recipe(Path("own_folder")))
+    plain = section_to_plain(read_recipe(Path("own_folder")))
     plain["pictures"]["picture_px"] = 96  # as earlier versions wrote it with --picture-px 96
     assert check_stored_recipe(plain, "old.pt").pictures.picture_px == 320
 

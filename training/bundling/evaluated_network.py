@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -20,6 +21,9 @@ from training.evaluation.answers import coverage_figures
 from training.evaluation.pictures import PictureFiles, Pictures, pictures_of
 from training.evaluation.predictions import Outputs, Predictions, calibrated_predictions, chosen_rows, one_picture_each
 from training.evaluation.split_metrics import SplitMetrics, split_metrics
+
+FEATURE_PICTURES: Final = 20_000
+"""Training pictures, of all taxa alike, from which the bundle learns where plants lie among the features."""
 
 
 class PictureSets(msgspec.Struct, frozen=True):
@@ -42,13 +46,12 @@ class PictureSets(msgspec.Struct, frozen=True):
 def picture_sets(
     manifest: Manifest,
     spec: InputSpec,
-    *,
-    feature_pictures: int,
     workers: int,
+    *,
     negatives: PictureFiles | None = None,
     other_data: bool = False,
 ) -> PictureSets:
-    """Chooses the pictures from prepared data, at most `feature_pictures` of its training pictures."""
+    """Chooses the pictures from prepared data."""
 
     def split(name: Split) -> Pictures:
         return pictures_of(manifest, name, spec, workers, other_data=other_data)
@@ -56,7 +59,7 @@ def picture_sets(
     return PictureSets(
         validation=split("validation"),
         temperature=split("calibration" if manifest.has("calibration") else "validation"),
-        features=split("train").sample_evenly(feature_pictures),
+        features=split("train").sample_evenly(FEATURE_PICTURES),
         test=split("test"),
         negatives=negatives,
         other_data=other_data,

@@ -146,9 +146,7 @@ def write_fp32(checkpoint: Checkpoint, pictures: Pictures, target: Path) -> tupl
     Returns:
         PyTorch's logits with the weights of the checkpoint, and with the weights of the file.
     """
-    network = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys))
-    network.load_state_dict(checkpoint.eval_weights)
-    network.eval()
+    network = checkpoint.trained_network()
     network.fix_size(pictures.spec.height, pictures.spec.width)
     fold_batch_norm(network, pictures.spec)
     exact = _torch_logits(network, pictures)

@@ -21,7 +21,7 @@ from models.taxonomy import Taxonomy
 from training.bundling.temperature import fit_temperature
 from training.bundling.thresholds import fit_thresholds
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import ComputedRows, Flags, Rows, calibrated_predictions, chosen_rows
+from training.evaluation.predictions import Columns, ComputedRows, Flags, Rows, calibrated_predictions, chosen_rows
 
 LEAST_RECORDS: Final = 1_000
 """Training pictures with a place that a prior needs."""
@@ -36,7 +36,7 @@ _MOST_PLANTS: Final = 5_000  # on which weight and floor are chosen
 _HELD_OUT: Final = 10  # every tenth place is held out while `trust` is chosen
 
 
-class Records(msgspec.Struct, frozen=True):
+class Records(Columns, frozen=True):
     """Pictures with a place."""
 
     taxon_N: Whole
@@ -47,10 +47,6 @@ class Records(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.taxon_N)
-
-    def subset(self, chosen: Flags | Whole) -> "Records":
-        """Returns some of the pictures."""
-        return Records(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
     def places(self) -> Iterator[Where]:
         """Yields the place of each picture; of its day only the month is known."""

@@ -26,7 +26,7 @@ from models.calibration import FeatureTable, PlantHead, log_odds, unit_length
 from models.metrics import Whole
 from models.ranking import Floats
 from training.evaluation.answers import plant_scores
-from training.evaluation.predictions import Flags
+from training.evaluation.predictions import Columns, Flags
 from training.evaluation.split_metrics import auroc, cutoff
 
 MOST_DIMENSIONS: Final = 256
@@ -115,7 +115,7 @@ def familiar_cutoff(known_N: Floats, left_out_N: Floats) -> float:
     return float(np.clip(stops, cutoff(known_N), np.quantile(known_N, 1 - LEAST_KEPT, method="lower")))
 
 
-class HeadInputs(msgspec.Struct, frozen=True):
+class HeadInputs(Columns, frozen=True):
     """What the regression knows of some pictures."""
 
     features: Floats
@@ -127,10 +127,6 @@ class HeadInputs(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.confidence)
-
-    def subset(self, chosen: Flags | Whole) -> "HeadInputs":
-        """Returns some of the pictures."""
-        return HeadInputs(self.features[chosen], self.confidence[chosen], self.distance[chosen])
 
     def scores(self, head: PlantHead) -> Floats:
         """Returns the plant score of each picture."""

@@ -16,6 +16,7 @@ import torch
 from msgspec.structs import replace
 
 from models.errors import CheckpointError
+from models.network import PlantNetwork
 from training.atomic_file import remove_leftovers, replaced
 
 FORMAT: Final = 3  # 1 counted batches; 2 had no ranks and fewer recipe sections
@@ -101,6 +102,12 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         """Index of the last epoch whose pictures the network was trained on."""
         done = self.position["epoch"]
         return int(done if self.position["pictures"] else max(done - 1, 0))
+
+    def trained_network(self) -> PlantNetwork:
+        """The network that is exported, in evaluation mode."""
+        network = PlantNetwork(self.architecture, len(self.output_keys))
+        network.load_state_dict(self.eval_weights)
+        return network.eval()
 
     @property
     def eval_weights(self) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from training.engine.step import Engine, fast_forward, load_optimizer
 from training.loading.negatives import Negatives
 from training.machine import current_commit
 from training.network_input import input_spec, stored_input_spec, with_input
-from training.recipe import KnobRole, Recipe, check_stored_recipe, knobs_with, recipe_to_plain
+from training.recipe import KnobRole, Recipe, check_stored_recipe, knobs_with
+from training.toml_file import section_to_plain
 
 EVERY_S: Final = 600.0
 """Seconds between two checkpoints within an epoch."""
@@ -78,7 +79,7 @@ class Checkpointer:
             scheduler=engine.scheduler.state_dict(),
             scaler=engine.scaler_state(),
             position=msgspec.to_builtins(position),
-            recipe=with_input(recipe_to_plain(self._recipe), self._recipe),
+            recipe=with_input(section_to_plain(self._recipe), self._recipe),
             output_keys=list(self._manifest.taxonomy.output_keys),
             manifest_sha256=self._manifest.sha256,
             packed_from=self._manifest.packed_from,
@@ -151,8 +152,8 @@ def _require_same_data(checkpoint: Checkpoint, recipe: Recipe, manifest_sha256: 
 
 def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
     """Raises unless the next step sees the pictures of an uninterrupted run."""
-    then = recipe_to_plain(check_stored_recipe(checkpoint.recipe, origin="checkpoint"))
-    now = recipe_to_plain(recipe)
+    then = section_to_plain(check_stored_recipe(checkpoint.recipe, origin="checkpoint"))
+    now = section_to_plain(recipe)
     changes = [(knob, now[part][knob], then[part][knob]) for part, knob in knobs_with(KnobRole.FIXED_AT_RESUME)]
     input_then, input_now = stored_input_spec(checkpoint.recipe, origin="checkpoint"), input_spec(recipe)
     changes += [(name, getattr(input_now, name), getattr(input_then, name)) for name in ("mean", "std")]

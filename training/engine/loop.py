@@ -37,7 +37,8 @@ from training.monitor.memory import (
     peak_memory_gb,
 )
 from training.monitor.monitor import Monitor, find_bottleneck
-from training.recipe import Recipe, recipe_to_plain, side_at_epoch
+from training.recipe import Recipe, side_at_epoch
+from training.toml_file import section_to_plain
 
 MAX_BAD_STEPS: Final = 25
 """Steps in a row that may be skipped because a gradient is not finite; one more ends the run."""
@@ -86,8 +87,7 @@ class Trainer:
         self.reporter = Reporter(recipe, is_main=self.ranks.is_main)
         self.position = Position()
         self._last_batch: Tensor | None = None
-        self._stop_at: int | None = None  # the optimizer step after which the run stops
-        self._stop_after_s: float | None = None  # the training time after which it stops
+        self._stop_at = self._stop_after_s = math.inf  # the optimizer step and the training time at which the run stops
         self._signal = StopSignal()
         for note in notes_of_run(self.engine, negatives):
             self.reporter.note(note)
@@ -119,22 +119,20 @@ class Trainer:
             OutOfMemory: The device has too little memory for a step.
             Stopped: The process received SIGTERM or Ctrl-C, and a checkpoint was written.
         """
-        global_batch, per_epoch = self._batches.global_batch, self._steps_per_epoch
-        plan = describe_run(self.engine, self.manifest, steps_per_epoch=per_epoch, global_batch=global_batch)
+        plan = describe_run(self.engine, self.manifest, self._steps_per_epoch, self._batches.global_batch)
         self.reporter.event(
             "start",
             *plan,
-            recipe=recipe_to_plain(self.recipe),
+            recipe=section_to_plain(self.recipe),
             device=str(self.device),
             plan=plan,
             step=self.position.step,
             launch=launch_id(),
         )
         reason = StopReason.NONE
-        self._stop_at = None if max_steps is None else self.position.step + max_steps
-        self._stop_after_s = max_seconds
-        is_spent = max_seconds is not None and self.position.seconds >= max_seconds
-        if is_spent and self.position.validated == self.position.step:
+        self._stop_at = math.inf if max_steps is None else self.position.step + max_steps
+        self._stop_after_s = math.inf if max_seconds is None else max_seconds
+        if self.position.seconds >= self._stop_after_s and self.position.validated == self.position.step:
             reason = StopReason.TIME_LIMIT  # the run has ended before, with its validation
         with self.reporter.progress.shown(), self._signal:
             while reason is StopReason.NONE and self.position.epoch < self.recipe.schedule.epochs:
@@ -191,9 +189,7 @@ class Trainer:
         self._batches.side_px = side_at_epoch(self.recipe.pictures, epoch)
         self.engine.train_mode()
         self.monitor.begin_epoch()
-        self.reporter.progress.begin_epoch(
-            epoch + 1, num_batches=self._num_batches, num_done=num_done, global_batch=self._batches.global_batch
-        )
+        self.reporter.progress.begin_epoch(epoch + 1, self._num_batches, num_done, self._batches.global_batch)
         return num_done
 
     def _load(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -248,7 +244,7 @@ class Trainer:
     def _agree(self) -> tuple[StopReason, bool]:
         """Why the run stops after this step, and whether it saves if it does not; the same on all ranks."""
         reason = StopReason.STEP_LIMIT if self.position.step == self._stop_at else StopReason.NONE
-        if self._stop_after_s is not None and self.position.seconds >= self._stop_after_s:
+        if self.position.seconds >= self._stop_after_s:
             reason = StopReason.TIME_LIMIT
         if self._signal.received:
             reason = StopReason(self._signal.exit_code)

@@ -28,7 +28,7 @@ _LINE_EVERY_S: Final = 60.0
 _GB: Final = 1e9
 
 
-def describe_run(engine: Engine, manifest: Manifest, *, steps_per_epoch: int, global_batch: int) -> list[str]:
+def describe_run(engine: Engine, manifest: Manifest, steps_per_epoch: int, global_batch: int) -> list[str]:
     """The device, the data and the steps of a run, a line each; `global_batch` is a micro-batch on all ranks."""
     schedule, classes = engine.recipe.schedule, len(manifest.taxonomy.outputs)
     train, validation = (len(manifest.rows_of(split)) for split in ("train", "validation"))
@@ -108,7 +108,7 @@ class RunProgress:
         with self._bar or nullcontext():
             yield
 
-    def begin_epoch(self, epoch: int, *, num_batches: int, num_done: int, global_batch: int) -> None:
+    def begin_epoch(self, epoch: int, num_batches: int, num_done: int, global_batch: int) -> None:
         """Starts an epoch, numbered from 1, of which some batches may be done."""
         self._epoch = epoch
         self._num_batches = num_batches

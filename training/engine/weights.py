@@ -32,6 +32,12 @@ SMALL_BATCH: Final = 8
 _PER_BATCH: Final = "BatchNorm uses the statistics of each batch"
 
 
+def new_network(recipe: Recipe, num_outputs: int) -> PlantNetwork:
+    """A network with random weights."""
+    dropout = recipe.network.dropout
+    return PlantNetwork(recipe.network.architecture, num_outputs, dropout=dropout, drop_path=dropout / 2)
+
+
 class _Saved(msgspec.Struct, frozen=True):
     """Weights from a file or the hub."""
 

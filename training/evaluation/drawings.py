@@ -52,6 +52,13 @@ _STYLE: Final[Any] = {
     "legend.frameon": False,
 }
 
+_TITLES: Final = (
+    "training loss (thin: as read; thick: smoothed)",
+    "validation top-1 with its 95 % interval",
+    "learning rate",
+    "pictures/s",
+)
+
 Cell = tuple[str, int]
 """A caption and the row of its picture, or `_NONE`."""
 
@@ -70,19 +77,16 @@ def learning_curves(folder: Path) -> bytes:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(11, 7), layout="constrained")
         losses, top1, learning_rates, speed = figure.subplots(2, 2, sharex=True).flat
-        losses.set_title("training loss (thin: as read; thick: smoothed)", loc="left")
         _draw_losses(losses, readings)
-        top1.set_title("validation top-1 with its 95 % interval", loc="left")
         _draw_top1(top1, [event for event in events if "validation" in event])
-        learning_rates.set_title("learning rate", loc="left")
         named = [rates(event["lr"]) for event in readings]
         for color, name in zip(_COLORS, dict.fromkeys(name for lr in named for name in lr), strict=False):
             values = [lr.get(name, np.nan) for lr in named]
             learning_rates.plot(_floats(readings, "step"), values, color=color, label=name)
-        speed.set_title("pictures/s", loc="left")
         speed.plot(_floats(epochs, "step"), _floats(epochs, "pictures_per_s"), color=_COLORS[0], marker="o")
         speed.set_ylim(bottom=0)
-        for axes in figure.axes:
+        for axes, title in zip(figure.axes, _TITLES, strict=True):
+            axes.set_title(title, loc="left")
             if axes.get_legend_handles_labels()[0]:
                 axes.legend()
         for axes in (learning_rates, speed):
@@ -93,12 +97,7 @@ def learning_curves(folder: Path) -> bytes:
 
 
 def smoothed(values: Floats, over: float) -> Floats:
-    """An exponential moving average without bias toward its start.
-
-    Args:
-        values: Finite values.
-        over: Approximate number of averaged values, at least 1.
-    """
+    """An exponential moving average of finite values, over about so many, without bias toward its start."""
     keep = 1 - 1 / max(over, 1.0)
     weighed = lfilter([1 - keep], [1, -keep], values)
     return np.asarray(weighed / (1 - keep ** np.arange(1, len(values) + 1)))
@@ -107,8 +106,7 @@ def smoothed(values: Floats, over: float) -> Floats:
 def loss_curve(readings: Sequence[Event]) -> tuple[Floats, Floats]:
     """Spreads the losses of each reading over the steps since the previous reading.
 
-    Returns:
-        The position of each micro-batch in optimizer steps, and its loss; NaN if it was not finite.
+    Returns the position of each micro-batch in optimizer steps, and its loss; NaN if it was not finite.
     """
     places, before = [np.empty(0)], 0
     for event in readings:
@@ -148,14 +146,9 @@ def _floats(events: Sequence[Event], key: str) -> Floats:
 
 
 def draw_mistakes(found: Predictions, manifest: Manifest) -> dict[str, bytes]:
-    """Draws the most frequent confusions and the most confident mistakes.
+    """Draws the most frequent confusions and the most confident mistakes of a split.
 
-    Args:
-        found: Predictions on the pictures of a split.
-        manifest: The same data.
-
-    Returns:
-        Name from `SHEETS` -> JPEG file; empty if there are no mistakes.
+    Returns a JPEG file for each name of `SHEETS`; nothing if there are no mistakes.
     """
     if found.hits.all():
         return {}
@@ -208,7 +201,7 @@ class _Sheet:
                 pictures.append((caption, store.read(row) if row != _NONE else b""))
             except DataError:
                 pictures.append((caption, b""))
-        return contact_sheet_jpeg(pictures, _COLUMNS, _CELL_PX)
+        return _contact_sheet(pictures)
 
     def _mistake(self, at: int) -> Cell:
         return f"{self._score_N[at]:.0%} sure: is {self.names[self._right_N[at]]}", int(self._rows[at])
@@ -222,20 +215,11 @@ class _Sheet:
         return {taxon: rows[taxon_of_row == taxon][: _COLUMNS - 1].tolist() for taxon in set(taxa)}
 
 
-def contact_sheet_jpeg(pictures: Sequence[tuple[str, bytes]], columns: int, cell_px: int) -> bytes:
-    """Draws pictures in a grid, each with its caption below.
-
-    Args:
-        pictures: Caption and bytes of each picture, one or more. The cell of bytes that do not decode stays empty.
-        columns: Maximum number of pictures in a row.
-        cell_px: Width and height that each picture is cropped to.
-
-    Returns:
-        A JPEG file.
-    """
-    columns = min(columns, len(pictures))
+def _contact_sheet(pictures: Sequence[tuple[str, bytes]]) -> bytes:
+    """Draws pictures in a grid, each with its caption below, as a JPEG file; what does not decode stays empty."""
+    columns = min(_COLUMNS, len(pictures))
     rows = -(-len(pictures) // columns)
-    across, down = cell_px + _GAP_PX, cell_px + _CAPTION_PX + _GAP_PX
+    across, down = _CELL_PX + _GAP_PX, _CELL_PX + _CAPTION_PX + _GAP_PX
     sheet = Image.new("RGB", (columns * across + _GAP_PX, rows * down + _GAP_PX), _PAPER)
     pen = ImageDraw.Draw(sheet)
     # DejaVu Sans of matplotlib: Pillow's font has no × for hybrids.
@@ -243,14 +227,14 @@ def contact_sheet_jpeg(pictures: Sequence[tuple[str, bytes]], columns: int, cell
     for position, (caption, data) in enumerate(pictures):
         left, top = position % columns * across + _GAP_PX, position // columns * down + _GAP_PX
         try:
-            cell = ImageOps.fit(read_picture(data, min_side_px=cell_px).image, (cell_px, cell_px))
+            cell = ImageOps.fit(read_picture(data, min_side_px=_CELL_PX).image, (_CELL_PX, _CELL_PX))
         except PictureError:
-            cell = Image.new("RGB", (cell_px, cell_px), _EMPTY)
+            cell = Image.new("RGB", (_CELL_PX, _CELL_PX), _EMPTY)
         sheet.paste(cell, (left, top))
         text = " ".join(caption.split())
-        while text not in {"", "…"} and pen.textlength(text, font) > cell_px:
+        while text not in {"", "…"} and pen.textlength(text, font) > _CELL_PX:
             text = text.removesuffix("…")[:-1].rstrip() + "…"
-        pen.text((left, top + cell_px + 2), text, fill=_INK, font=font)
+        pen.text((left, top + _CELL_PX + 2), text, fill=_INK, font=font)
     file = io.BytesIO()
     sheet.save(file, "JPEG", quality=_QUALITY, optimize=True)
     return file.getvalue()

@@ -10,7 +10,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import msgspec
 import numpy as np
@@ -156,17 +156,21 @@ def one_picture_each(plants_N: Plants, seed: int = 0) -> Whole:
     return np.sort(order[first])
 
 
-class RankScores(msgspec.Struct, frozen=True):
+class Columns(msgspec.Struct, frozen=True):
+    """Arrays with a row for each picture."""
+
+    def subset(self, chosen: Flags | Whole) -> Self:
+        """Returns the rows of some of the pictures."""
+        return type(self)(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
+
+
+class RankScores(Columns, frozen=True):
     """The best name of one rank, for each picture."""
 
     score_N: Floats
     """Its probability, in [0, 1], or -1 if there is no name of this rank."""
     right_N: Flags
     """Whether it is the name of the labeled taxon."""
-
-    def subset(self, chosen: Flags | Whole) -> "RankScores":
-        """Returns the scores of some of the pictures."""
-        return RankScores(self.score_N[chosen], self.right_N[chosen])
 
 
 def named(score_N: Floats, threshold: float) -> Flags:
@@ -199,7 +203,7 @@ def _group_scores(taxa_NT: Floats, labels_N: Whole, groups: Groups) -> RankScore
     return RankScores(score_N, (best_N == groups.of_taxon[labels_N]) & (score_N > NO_NAME))
 
 
-class Predictions(msgspec.Struct, frozen=True):
+class Predictions(Columns, frozen=True):
     """The calibrated prediction for each picture, and its label."""
 
     rows: Whole
@@ -241,10 +245,6 @@ class Predictions(msgspec.Struct, frozen=True):
             rank: RankScores(self.rank_score_NR[:, index], self.rank_right_NR[:, index])
             for index, rank in enumerate(RANKS)
         }
-
-    def subset(self, chosen: Flags) -> "Predictions":
-        """Returns the predictions for some of the pictures."""
-        return Predictions(*(getattr(self, field)[chosen] for field in self.__struct_fields__))
 
 
 def calibrated_predictions(

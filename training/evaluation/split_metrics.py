@@ -93,21 +93,22 @@ def paired_loss(first_hits_N: Flags, second_hits_N: Flags) -> Share:
 
 
 def tango_interval(lost: float, won: float, total: float) -> tuple[float, float]:
-    """Returns the range of differences that a score test at the 5 % level does not reject.
+    """Returns the range of differences that a score test at the 5 % level does not reject, within [-1, 1].
 
-    Args:
-        lost: Pictures for which only the first network is right.
-        won: Pictures for which only the second network is right.
-        total: All pictures.
-
-    Returns:
-        Lower and upper end, each in [-1, 1].
+    Of all pictures, only the first network is right for those that are lost, and only the second for those won.
     """
     observed = (lost - won) / total
 
     def excess(loss: float) -> float:
-        """Above 0 where the test rejects a true loss; squared, so that a variance of 0 causes no division by 0."""
-        return (total * (observed - loss)) ** 2 - _Z_95**2 * _variance(loss, lost, won, total)
+        """Above 0 where the test rejects a true loss; squared, so that a variance of 0 causes no division by 0.
+
+        The variance of `lost - won` is that of maximum likelihood (Tango 1998, equations 8 and 9).
+        """
+        linear = (2 * total - lost + won) * loss - lost - won
+        root = math.sqrt(max(linear**2 + 8 * total * won * loss * (1 - loss), 0.0))
+        share_won = (root - linear) / (4 * total)
+        variance = max(total * (2 * share_won + loss * (1 - loss)), 0.0)
+        return (total * (observed - loss)) ** 2 - _Z_95**2 * variance
 
     return (
         _first_rejected(excess, max(observed - _EDGE, -1.0), -1.0),
@@ -122,14 +123,6 @@ def _first_rejected(excess: Callable[[float], float], observed: float, extreme: 
     if excess(observed) >= 0:  # the variance is 0 but for rounding, as when all pictures changed alike
         return observed
     return float(brentq(excess, extreme, observed))
-
-
-def _variance(loss: float, lost: float, won: float, total: float) -> float:
-    """Variance of `lost - won` for a true loss, by maximum likelihood (Tango 1998, equations 8 and 9)."""
-    linear = (2 * total - lost + won) * loss - lost - won
-    root = math.sqrt(max(linear**2 + 8 * total * won * loss * (1 - loss), 0.0))
-    share_won = (root - linear) / (4 * total)
-    return max(total * (2 * share_won + loss * (1 - loss)), 0.0)
 
 
 _MOST_CONFUSIONS = 20
@@ -219,12 +212,12 @@ def predictions_by_source(predictions: Predictions, manifest: Manifest) -> dict[
 def split_metrics(predictions: Predictions) -> SplitMetrics:
     """Computes the metrics of a set of pictures."""
     num_pictures = len(predictions.rows)
-    hits = {k: predictions.top_k_hits(k) for k in (1, 5)}
-    macro, interval = macro_top1(hits[1], predictions.taxon_labels_N)
+    top1, top5 = predictions.top_k_hits(1), predictions.top_k_hits(5)
+    macro, interval = macro_top1(top1, predictions.taxon_labels_N)
     return SplitMetrics(
         top1_output=share(int((predictions.output_rivals_N < 1).sum()), num_pictures),
-        top1_taxon=share(int(hits[1].sum()), num_pictures),
-        top5_taxon=share(int(hits[5].sum()), num_pictures),
+        top1_taxon=share(int(top1.sum()), num_pictures),
+        top5_taxon=share(int(top5.sum()), num_pictures),
         macro_top1_taxon=Share(macro, num_pictures, interval),
         ece=calibration_error(predictions.confidence_N, predictions.hits, predictions.plants_N),
         nll=negative_log_likelihood(predictions.right_N),
@@ -233,11 +226,10 @@ def split_metrics(predictions: Predictions) -> SplitMetrics:
 
 def class_metrics(predictions: Predictions, taxonomy: Taxonomy) -> Iterator[ClassMetrics]:
     """Yields a row for each taxon of the pictures, the one with the lowest accuracy first."""
-    hits = {k: predictions.top_k_hits(k) for k in (1, 5)}
-    rows = []
+    rows, hits = [], [predictions.top_k_hits(k) for k in (1, 5)]
     for index in np.unique(predictions.taxon_labels_N):
         own = predictions.taxon_labels_N == index
         taxon = taxonomy.taxa[index]
-        tops = [float(hits[k][own].mean()) for k in (1, 5)]
+        tops = [float(hits_N[own].mean()) for hits_N in hits]
         rows.append(ClassMetrics(taxon.taxon_id, taxon.scientific_name, int(own.sum()), *tops))
     yield from sorted(rows, key=lambda row: (row.top1, row.top5, row.scientific_name))

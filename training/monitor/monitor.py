@@ -36,14 +36,14 @@ class StepClock:
 
     def __init__(self, device: torch.device) -> None:
         self._on_cuda = device.type == "cuda"
-        self._stages: dict[str, _HostStage | _CudaStage] = {}
+        self._stages: dict[str, _Stage] = {}
         for name in STAGES:
             self.stage(name)
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """A context manager that adds its block's time to a stage; a name outside STAGES is a stage of the host."""
         if name not in self._stages:
-            self._stages[name] = _CudaStage() if self._on_cuda and name in DEVICE_STAGES else _HostStage()
+            self._stages[name] = _Stage(in_stream=self._on_cuda and name in DEVICE_STAGES)
         return self._stages[name]
 
     def read(self) -> dict[str, float]:
@@ -51,47 +51,35 @@ class StepClock:
         return {name: stage.take() for name, stage in self._stages.items()}
 
 
-class _HostStage(AbstractContextManager[None]):
-    """A stage measured with the host's clock."""
+class _Stage(AbstractContextManager[None]):
+    """A stage between pairs of marks: events in the current stream, or times of the host's clock."""
 
-    def __init__(self) -> None:
-        self._seconds = self._started = 0.0
-
-    def __enter__(self) -> None:
-        self._started = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._seconds += time.perf_counter() - self._started
-
-    def take(self) -> float:
-        """Seconds so far; resets them."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
-
-
-class _CudaStage(AbstractContextManager[None]):
-    """A stage measured with events in the current stream."""
-
-    def __init__(self) -> None:
-        self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+    def __init__(self, *, in_stream: bool) -> None:
+        self._in_stream = in_stream
+        self._marks: list[Any] = []
 
     def __enter__(self) -> None:
-        self._pairs.append((_event(), _event()))
-        self._pairs[-1][0].record()
+        self._mark()
 
     def __exit__(self, *_: object) -> None:
-        self._pairs[-1][1].record()
+        self._mark()
+
+    def _mark(self) -> None:
+        if self._in_stream:
+            self._marks.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            self._marks[-1].record()
+        else:
+            self._marks.append(time.perf_counter())
 
     def take(self) -> float:
-        """Seconds so far; resets them."""
-        pairs, self._pairs = self._pairs, []
+        """Seconds so far; resets them. In a stream it waits for the last mark."""
+        marks, self._marks = self._marks, []
+        pairs = list(zip(marks[::2], marks[1::2], strict=True))
+        if not self._in_stream:
+            return float(sum(end - start for start, end in pairs))
         if pairs:
-            pairs[-1][1].synchronize()
+            marks[-1].synchronize()
         return float(sum(start.elapsed_time(end) for start, end in pairs)) / 1000
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class EpochTiming(msgspec.Struct, frozen=True):
@@ -211,7 +199,7 @@ def find_bottleneck(timing: EpochTiming, workers: int, device: torch.device) -> 
     largest_s = max(wait_s, save_s, gap_s - save_s - wait_s)
     share = min(largest_s / timing.seconds, 0.99)
     gain = round(1 / (1 - share), 2)
-    used = timing.usage.gpu_use_mean
+    used, cores = timing.usage.gpu_use_mean, timing.usage.cores
     if share < _MIN_SHARE and device.type == "cuda" and used is not None and used < _GPU_IN_USE:
         sentence = f"the GPU is in use {used:.0%} of the time, and nothing else waits: its kernels are too short"
         return Bottleneck("small batch", sentence, "a larger batch (--tune finds it), or --compile reduce-overhead")
@@ -219,7 +207,6 @@ def find_bottleneck(timing: EpochTiming, workers: int, device: torch.device) -> 
         gpu = "" if used is None else f" (GPU in use {used:.0%})"
         return Bottleneck("balanced", f"the network limits the run{gpu}")
     if largest_s == wait_s:
-        cores = timing.usage.cores
         sentence = f"steps wait for pictures {share:.0%} of the time (--workers {workers}; cores: {cores})"
         fix = "store smaller pictures in shards (training/prepare.py pack), or use a faster disk or more cores"
         if workers < cores:
@@ -245,7 +232,7 @@ def profile_steps(optimizer: torch.optim.Optimizer, folder: Path, num_steps: int
 
     def write(profiler: Any) -> None:
         profiler.export_chrome_trace(str(folder / "profile.json"))
-        order = "self_device_time_total" if on_cuda else "self_cpu_time_total"
+        order = f"self_{'device' if on_cuda else 'cpu'}_time_total"
         table = profiler.key_averages().table(sort_by=order, row_limit=15, max_name_column_width=60)
         (folder / "profile.txt").write_text(table)
 

@@ -71,6 +71,11 @@ def test_nan_logits_fail_the_parity_check():
     assert not parity_check(np.full((1, 2), np.nan, dtype=np.float32), exact).passed
 
 
+@pytest.fixture(autouse=True)
+def two_pictures_for_the_features(monkeypatch):
+    monkeypatch.setattr("training.bundling.evaluated_network.FEATURE_PICTURES", 2)
+
+
 SPEC = InputSpec(height=32, width=32, train_px=32)
 
 
@@ -80,7 +85,7 @@ def sets_of(folder, *splits):
     keys = taxonomy.output_keys
     rows = [(f"{split}{at}.png", keys[at % 2], split) for split in splits for at in range(3)]
     manifest = Manifest(write_data(folder / "data", folder, rows, taxonomy))
-    sets = picture_sets(manifest, SPEC, feature_pictures=2, workers=0)
+    sets = picture_sets(manifest, SPEC, workers=0)
     return sets, manifest.table["split"].to_pylist()
 
 
@@ -126,7 +131,7 @@ def test_of_each_calibration_plant_one_picture_counts_in_the_tables(tmp_path):
         "w",
     ]  # four plants, two with 4 pictures
     manifest = Manifest(write_data(tmp_path / "data", tmp_path, rows, taxonomy, groups))
-    sets = picture_sets(manifest, SPEC, feature_pictures=2, workers=0)
+    sets = picture_sets(manifest, SPEC, workers=0)
 
     class Rows:
         """Stands for a network file; the only feature of a picture is its row."""
