@@ -332,18 +332,14 @@ def sizes_by_flags(pictures: PictureRecipe, picture_px_of_file: int, given: Sequ
     `pictures` have the flags, and `picture_px_of_file` is that of the recipe without them. `given` names the knobs that
     are flags, which stay as they are.
     """
-    sized = _training_sizes(pictures, picture_px_of_file, given)
-    if "serve_px" in given:
-        return sized
-    serve_px = round(sized.serve_px * sized.picture_px / picture_px_of_file)
-    return replace(sized, serve_px=min(max(serve_px, SMALLEST_PX), LARGEST_PX))
-
-
-def _training_sizes(pictures: PictureRecipe, picture_px_of_file: int, given: Sequence[str]) -> PictureRecipe:
-    if not pictures.progressive or {"picture_px", "progressive"} <= set(given):
-        return pictures
-    if "progressive" in given:
-        return replace(pictures, picture_px=pictures.progressive[-1][1])
-    scale = pictures.picture_px / picture_px_of_file
-    steps = tuple((epoch, max(round(side_px * scale), SMALLEST_PX)) for epoch, side_px in pictures.progressive)
-    return replace(pictures, progressive=steps)
+    if pictures.progressive and not {"picture_px", "progressive"} <= set(given):
+        if "progressive" in given:
+            pictures = replace(pictures, picture_px=pictures.progressive[-1][1])
+        else:
+            scale = pictures.picture_px / picture_px_of_file
+            steps = tuple((epoch, max(round(side_px * scale), SMALLEST_PX)) for epoch, side_px in pictures.progressive)
+            pictures = replace(pictures, progressive=steps)
+    if "serve_px" not in given:
+        serve_px = round(pictures.serve_px * pictures.picture_px / picture_px_of_file)
+        pictures = replace(pictures, serve_px=min(max(serve_px, SMALLEST_PX), LARGEST_PX))
+    return pictures

@@ -223,7 +223,8 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
         if resumes:
             trainer.resume()
         else:
-            trainer.checkpoints.clear()
+            if ranks.is_main:
+                trainer.checkpoints.folder.clear()
             trainer.checkpoints.initial_weights = loaded.replace(weights, without_folders(weights))
         if ranks.is_main:
             write_json(folder / RECIPE_COPY, section_to_plain(recipe))

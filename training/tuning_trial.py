@@ -115,11 +115,8 @@ def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, 
     trial = Trial(setting=setting, pictures_per_s=setting.batch_size / statistics.median(windows_s), warmup_s=warmup_s)
     if device.type != "cuda":
         return trial
-    # With the CUDA context and other programs on the card.
-    free, total = torch.cuda.mem_get_info(device)
-    peak, now = torch.cuda.max_memory_reserved(device), torch.cuda.memory_reserved(device)
-    taken = peak + max(total - free - now, 0)
-    return replace(trial, memory_gb=taken / _GB, memory_share=taken / total)
+    memory_gb, memory_share = _memory(device)
+    return replace(trial, memory_gb=memory_gb, memory_share=memory_share)
 
 
 def _steps(engine: Engine, batch_size: int, side_px: int) -> Callable[[int], float]:

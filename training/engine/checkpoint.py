@@ -49,14 +49,11 @@ class Position(msgspec.Struct, frozen=True):
     validated: int = 0
     """Step of the last validation; 0 before the first."""
 
-    def is_better(self, top1: float, loss: float) -> bool:
-        """Whether a validation is the best so far; few pictures often give the same top-1 twice, so the loss counts."""
-        return (top1, -loss) > (self.best, -self.best_loss)
-
-    def validated_with(self, top1: float, loss: float) -> "Position":
-        """The position after a validation."""
-        best = {"best": top1, "best_loss": loss} if self.is_better(top1, loss) else {}
-        return replace(self, validated=self.step, **best)
+    def validated_with(self, top1: float, loss: float) -> tuple["Position", bool]:
+        """The position after a validation, and whether it is the best; top-1 is often the same, so the loss counts."""
+        is_best = (top1, -loss) > (self.best, -self.best_loss)
+        best = {"best": top1, "best_loss": loss} if is_best else {}
+        return replace(self, validated=self.step, **best), is_best
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,11 +40,6 @@ class Checkpointer:
         self.folder = CheckpointFolder(self._recipe.run.run, clean=self._ranks.is_main)
         self._saved_at = time.monotonic()
 
-    def clear(self) -> None:
-        """Removes the checkpoints of a run that starts over."""
-        if self._ranks.is_main:
-            self.folder.clear()
-
     def is_due(self, step: int) -> bool:
         """Whether the run saves after this optimizer step inside an epoch; only the main rank's clock counts."""
         every = self._recipe.run.checkpoint_every_steps

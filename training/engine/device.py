@@ -36,11 +36,11 @@ def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device
     Raises:
         BotanifyError: The recipe requires CUDA and there is no GPU, or there are fewer GPUs than ranks.
     """
-    if hardware.device == "cuda" and not torch.cuda.is_available():
-        raise BotanifyError(
-            "the recipe requires CUDA but PyTorch finds no GPU; install the driver or train with --device cpu."
-        )
     if hardware.device == "cpu" or not torch.cuda.is_available():
+        if hardware.device == "cuda":
+            raise BotanifyError(
+                "the recipe requires CUDA but PyTorch finds no GPU; install the driver or train with --device cpu."
+            )
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise BotanifyError(
@@ -74,7 +74,10 @@ def amp_dtype(hardware: HardwareRecipe, device: torch.device) -> torch.dtype | N
     Raises:
         RecipeError: The GPU has no bf16 arithmetic.
     """
-    if hardware.amp == "bf16" and device.type == "cuda" and torch.cuda.is_available():
+    on_cuda = device.type == "cuda"
+    if hardware.amp != "bf16":
+        return torch.float16 if hardware.amp == "fp16" and on_cuda else None
+    if on_cuda and torch.cuda.is_available():
         with torch.cuda.device(device):
             known = torch.cuda.is_bf16_supported(including_emulation=False)
         if not known:
@@ -84,9 +87,7 @@ def amp_dtype(hardware: HardwareRecipe, device: torch.device) -> torch.dtype | N
                 limit="Ampere or newer",
                 remedy="train with --amp fp16",
             )
-    if hardware.amp == "off" or (hardware.amp == "fp16" and device.type != "cuda"):
-        return None
-    return torch.float16 if hardware.amp == "fp16" else torch.bfloat16
+    return torch.bfloat16
 
 
 def allow_tf32(device: torch.device, allowed: bool) -> None:
@@ -102,15 +103,17 @@ def allow_tf32(device: torch.device, allowed: bool) -> None:
 
 def cpu_warnings(hardware: HardwareRecipe, device: torch.device) -> list[str]:
     """Says that a run trains on a CPU where a GPU may have been expected, and that a CPU has no fp16."""
-    warnings = []
-    if device.type == "cpu" and hardware.device == "auto":
+    warnings: list[str] = []
+    if device.type != "cpu":
+        return warnings
+    if hardware.device == "auto":
         cards, _ = find_gpus()
         reason = f"this machine has {cards[0].name}, but PyTorch does not find it" if cards else ""
         if torch.version.cuda is not None and not cards:
             reason = f"PyTorch is built for CUDA {torch.version.cuda}, but finds no GPU or no driver"
         if reason:
             warnings.append(f"the run trains on the CPU: {reason}; mend that, or pass --device cpu")
-    if device.type == "cpu" and hardware.amp == "fp16":
+    if hardware.amp == "fp16":
         warnings.append("fp16 needs a GPU, so the run computes in float32, as with --amp off")
     return warnings
 
@@ -174,7 +177,7 @@ class Ranks:
 
     def maxima(self, values: Sequence[float]) -> list[float]:
         """The largest of each value over all ranks."""
-        return self._all_reduce(values, dist.ReduceOp.MAX) if self.is_distributed else list(values)
+        return self._all_reduce(values, dist.ReduceOp.MAX)
 
     def mean(self, values: Sequence[float]) -> list[float]:
         """The mean of each value over all ranks."""
@@ -182,7 +185,7 @@ class Ranks:
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """The sum of each value over all ranks."""
-        return self._all_reduce(values, dist.ReduceOp.SUM) if self.is_distributed else list(values)
+        return self._all_reduce(values, dist.ReduceOp.SUM)
 
     def broadcast(self, value: Value) -> Value:
         """The main rank's value, on every rank."""
@@ -213,6 +216,8 @@ class Ranks:
         return self.num_ranks > 1
 
     def _all_reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
+        if not self.is_distributed:
+            return list(values)
         reduced = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(reduced, op=operation, group=self._hosts)
         return [float(value) for value in reduced]

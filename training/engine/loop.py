@@ -146,7 +146,7 @@ class Trainer:
 
     def close(self) -> None:
         """Ends the monitor's thread and closes the log."""
-        self.monitor.close()
+        self.monitor.sampler.close()
         self.reporter.close()
 
     def _run_epoch(self) -> StopReason:
@@ -246,7 +246,7 @@ class Trainer:
         reason = StopReason.STEP_LIMIT if self.position.step == self._stop_at else StopReason.NONE
         if self.position.seconds >= self._stop_after_s:
             reason = StopReason.TIME_LIMIT
-        if self._signal.received:
+        if self._signal.exit_code:
             reason = StopReason(self._signal.exit_code)
         largest, saves = self.ranks.maxima([reason, self.checkpoints.is_due(self.position.step)])
         return StopReason(round(largest)), saves > 0
@@ -258,8 +258,8 @@ class Trainer:
         """
         run, epoch, timing = self.recipe.run, self.position.epoch + 1, self.monitor.end_epoch()
         peak_gb, bad_steps = peak_memory_gb(self.device), self.engine.read().bad_steps
-        if self.monitor.gpu_problem:
-            self.reporter.note(f"GPU utilization and memory are not measured: {self.monitor.gpu_problem}")
+        if problem := self.monitor.sampler.gpu_problem:
+            self.reporter.note(f"GPU utilization and memory are not measured: {problem}")
         summary = EpochSummary(
             epoch=epoch,
             step=self.position.step,
@@ -285,9 +285,7 @@ class Trainer:
         """
         self._save()
         validation = validate(self.engine, self.manifest, self.position.epoch, self._batches.side_px)
-        figures = validation.top1.value, validation.loss
-        is_best = self.position.is_better(*figures)
-        self.position = self.position.validated_with(*figures)
+        self.position, is_best = self.position.validated_with(validation.top1.value, validation.loss)
         return validation, is_best
 
     def _read(self) -> None:

@@ -90,17 +90,16 @@ class TrainingLoss:
         logits_BC = logits_BO if logits_BO.dtype == torch.float64 else logits_BO.float()
         if targets.is_floating_point():
             targets = targets.to(logits_BC.dtype)
-        if self._taxa is not None:
-            logits_BC, targets = self._taxa.logits(logits_BC), self._taxa.targets(targets)
+        logits_BC, targets = self.class_logits(logits_BC, targets)
         if self._adjustment_C is not None:
             logits_BC = logits_BC + self._adjustment_C
         return F.cross_entropy(logits_BC, targets, label_smoothing=self._smoothing)
 
-    def class_logits(self, logits_BO: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns (logits_BC, labels_B) over the classes of the loss, without logit adjustment, for validation."""
+    def class_logits(self, logits_BO: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns logits_BC and targets over the classes of the loss, without logit adjustment."""
         if self._taxa is None:
-            return logits_BO, labels_B
-        return self._taxa.logits(logits_BO), self._taxa.targets(labels_B)
+            return logits_BO, targets
+        return self._taxa.logits(logits_BO), self._taxa.targets(targets)
 
 
 class _TaxonSums:
@@ -155,10 +154,7 @@ class WithPlantOutput(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Returns scores_BS for normalized pictures of shape (B, 3, height, width)."""
-        return self.scores(self.network.features(pixels))
-
-    def scores(self, features_BF: Tensor) -> Tensor:
-        """Returns scores_BS for pooled features."""
+        features_BF = self.network.features(pixels)
         return torch.cat([self.network.head(features_BF), self.plant_output(features_BF)], dim=1)
 
     def head_parameters(self) -> Iterator[nn.Parameter]:

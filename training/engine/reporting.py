@@ -5,7 +5,7 @@ On a terminal the progress is a bar, in a log file a plain line a minute.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import msgspec
@@ -53,8 +53,7 @@ def describe_run(engine: Engine, manifest: Manifest, steps_per_epoch: int, globa
 def notes_of_run(engine: Engine, negatives: Negatives) -> Iterator[str]:
     """Yields what a user may not expect of a run: its device, BatchNorm, pictures without a plant."""
     recipe, device = engine.recipe, engine.device
-    for warning in cpu_warnings(recipe.hardware, device):
-        yield f"warning: {warning}"
+    yield from (f"warning: {warning}" for warning in cpu_warnings(recipe.hardware, device))
     yield engine.norms.explanation
     if negatives.paths:
         added = negatives.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size)
@@ -102,11 +101,9 @@ class RunProgress:
         self._work_done = 0.0
         self._learned = ""
 
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Shows the progress for the length of the block."""
-        with self._bar or nullcontext():
-            yield
+    def shown(self) -> AbstractContextManager[object]:
+        """Shows the progress for the length of a block."""
+        return self._bar or nullcontext()
 
     def begin_epoch(self, epoch: int, num_batches: int, num_done: int, global_batch: int) -> None:
         """Starts an epoch, numbered from 1, of which some batches may be done."""

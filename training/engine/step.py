@@ -97,13 +97,14 @@ class Engine:
         self._memory_format = torch.channels_last if hardware.channels_last else torch.contiguous_format
         self.norms = choose_norms(network, recipe)
         self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
-        self.with_plant_output: WithPlantOutput | None = None
+        self._trained: PlantNetwork | WithPlantOutput = self.network
+        self.plant_output: nn.Linear | None = None
         if recipe.negatives.negatives:
-            self.with_plant_output = WithPlantOutput(self.network, recipe.run.seed).to(device)
+            self._trained = WithPlantOutput(self.network, recipe.run.seed).to(device)
+            self.plant_output = self._trained.plant_output
         for module in self.network.modules():
             if isinstance(module, nn.SiLU):
                 module.inplace = False  # timm's are in place, for which autograd first clones the input
-        self._trained = self.with_plant_output or self.network
         self.train_mode()
         self.ema = MovingAverage(self._trained, schedule.ema_decay) if schedule.ema_decay else None
         self._ddp: Any = self._trained
@@ -132,7 +133,7 @@ class Engine:
         self._gradient_norms: list[Tensor] = []
         self._bad_steps = torch.zeros(2, device=device)  # skipped steps: in all, in a row
         self._bad_steps_read = 0
-        self._finite_statistics = [value.clone() for value in self._statistics()]
+        self._keep_statistics()
 
     @property
     def eval_model(self) -> PlantNetwork:
@@ -220,7 +221,7 @@ class Engine:
 
     def _losses_of(self, scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The loss over the outputs, of the plants alone, and the sum that is minimized."""
-        if self.with_plant_output is None:
+        if self.plant_output is None:
             loss = self.loss(scores, targets)
             return loss, loss
         plants = len(targets)
@@ -276,11 +277,14 @@ class Engine:
         Training does not read them, but validation and the exported network do.
         """
         if bad_steps == self._bad_steps_read:
-            self._finite_statistics = [value.clone() for value in self._statistics()]
+            self._keep_statistics()
             return
         self._bad_steps_read = bad_steps
         for now, before in zip(self._statistics(), self._finite_statistics, strict=True):
             now.copy_(torch.where(now.isfinite(), now, before))
+
+    def _keep_statistics(self) -> None:
+        self._finite_statistics = [value.clone() for value in self._statistics()]
 
     def _statistics(self) -> list[Tensor]:
         modules = dict.fromkeys((self.network, self.eval_model))  # one or two
@@ -292,10 +296,10 @@ class Engine:
 
     def plant_output_state(self) -> dict[str, Any] | None:
         """The weights of the plant output, and those of the model that is validated; None if there is none."""
-        if self.with_plant_output is None:
+        if self.plant_output is None:
             return None
         averaged = self.scoring_model.get_submodule("plant_output").state_dict()
-        return {"weights": self.with_plant_output.plant_output.state_dict(), "averaged": averaged}
+        return {"weights": self.plant_output.state_dict(), "averaged": averaged}
 
     def load(
         self,
@@ -310,10 +314,10 @@ class Engine:
             self.eval_model.load_state_dict(eval_weights)
         if self._scales_loss and scaler:  # both runs are in fp16
             self.scaler.load_state_dict(scaler)
-        if self.with_plant_output is not None and plant_output is not None:
+        if self.plant_output is not None and plant_output is not None:
             self.scoring_model.get_submodule("plant_output").load_state_dict(plant_output["averaged"])
-            self.with_plant_output.plant_output.load_state_dict(plant_output["weights"])  # last: both may be one model
-        self._finite_statistics = [value.clone() for value in self._statistics()]
+            self.plant_output.load_state_dict(plant_output["weights"])  # last: both may be one model
+        self._keep_statistics()
 
 
 def build_optimizer(network: PlantNetwork | WithPlantOutput, schedule: ScheduleRecipe) -> torch.optim.AdamW:

@@ -54,11 +54,6 @@ class StopSignal:
         self._received_at = 0.0
         self._previous: dict[signal.Signals, Any] = {}
 
-    @property
-    def received(self) -> bool:
-        """Whether the program should end."""
-        return self.exit_code != 0
-
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._previous = {
@@ -72,7 +67,7 @@ class StopSignal:
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         is_interrupt, now = number == signal.SIGINT, time.monotonic()
-        if not self.received:
+        if not self.exit_code:
             self.exit_code, self._received_at = EXIT_INTERRUPTED if is_interrupt else EXIT_REQUEUE, now
             if is_interrupt:
                 _tell(_TOLD)

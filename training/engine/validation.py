@@ -10,7 +10,6 @@ import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from models.metrics import Share, share
 from training.dataset.manifest import Manifest
@@ -53,7 +52,7 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     for pixels, labels in loader:
         sums += _figures(engine, pixels, labels)
     total, hits1, hits5, loss, told = ranks.sum([len(rows), *sums.tolist()])
-    plants_told = share(round(told), round(total)) if engine.with_plant_output is not None else None
+    plants_told = share(round(told), round(total)) if engine.plant_output is not None else None
     return Validation(share(round(hits1), round(total)), share(round(hits5), round(total)), loss / total, plants_told)
 
 
@@ -79,42 +78,34 @@ def reestimate(network: nn.Module, batches: Iterable[Tensor]) -> None:
     Norms that are not run keep theirs; modes do not change. `batches` are inputs of shape (B, 3, height, width), on the
     network's device.
     """
-    moments = {norm: _Moments() for norm in batch_norms(network) if norm.track_running_stats}
+    moments: dict[nn.Module, list[tuple[int, Tensor, Tensor]]] = {}  # count, mean and variance by channel of each batch
     modes = {module: module.training for module in network.modules()}
+
+    def collect(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
+        x = inputs[0]
+        var_C, mean_C = torch.var_mean(x.float(), dim=[dim for dim in range(x.ndim) if dim != 1], correction=0)
+        # Double, since squares of large means are subtracted.
+        moments[norm].append((x.numel() // x.shape[1], mean_C.double(), var_C.double()))
+
     with ExitStack() as undo:
-        for norm, of_norm in moments.items():
-            undo.callback(norm.register_forward_pre_hook(of_norm.add).remove)
-            undo.callback(setattr, norm, "track_running_stats", True)
-            norm.track_running_stats = False  # keeps the running statistics unchanged
+        for norm in batch_norms(network):
+            if norm.track_running_stats:
+                moments[norm] = []
+                undo.callback(norm.register_forward_pre_hook(collect).remove)
+                undo.callback(setattr, norm, "track_running_stats", True)
+                norm.track_running_stats = False  # keeps the running statistics unchanged
         for module, mode in modes.items():
             undo.callback(setattr, module, "training", mode)
             module.training = module in moments
         for pixels in batches:
             network(pixels)
-    for norm, of_norm in moments.items():
-        of_norm.write(norm)
-
-
-class _Moments:
-    """Count, sum and sum of squares of a norm's inputs, by channel."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._sums: tuple[Tensor, Tensor] | None = None
-
-    def add(self, _norm: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Adds a batch of shape (B, C, ...); a forward hook."""
-        x = inputs[0]
-        var_C, mean_C = torch.var_mean(x.float(), dim=[dim for dim in range(x.ndim) if dim != 1], correction=0)
-        mean_C, size = mean_C.double(), x.numel() // x.shape[1]  # double, since squares of large means are subtracted
-        sums = size * mean_C, size * (var_C.double() + mean_C.square())
-        self._count += size
-        self._sums = sums if self._sums is None else (self._sums[0] + sums[0], self._sums[1] + sums[1])
-
-    def write(self, norm: _BatchNorm) -> None:
-        """Writes the norm's running statistics, with the unbiased variance, as BatchNorm does."""
-        if self._sums is None or norm.running_mean is None or norm.running_var is None:
-            return
-        mean_C, square_C = (of_channel / self._count for of_channel in self._sums)
+    for norm in batch_norms(network):
+        found = moments.get(norm)
+        if not found or norm.running_mean is None or norm.running_var is None:
+            continue
+        total = sum(count for count, _, _ in found)
+        mean_C = torch.stack([count * mean_C for count, mean_C, _ in found]).sum(dim=0) / total
+        square_C = torch.stack([count * (var_C + mean_C.square()) for count, mean_C, var_C in found]).sum(dim=0) / total
         norm.running_mean.copy_(mean_C)
-        norm.running_var.copy_((square_C - mean_C.square()).clamp(min=0) * self._count / max(self._count - 1, 1))
+        # The variance is unbiased, as BatchNorm's.
+        norm.running_var.copy_((square_C - mean_C.square()).clamp(min=0) * total / max(total - 1, 1))

@@ -63,10 +63,11 @@ def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str]
     if weights == "none":
         return "all weights start at random"
     saved = _from_hub(network) if weights == "imagenet" else _from_file(Path(weights), network)
+    name = saved.name or weights
     if output_keys is not None and saved.output_keys is not None and list(output_keys) != list(saved.output_keys):
-        return _fill_by_key(network, saved.state, output_keys, saved.output_keys, saved.name or weights)
+        return _fill_by_key(network, saved.state, output_keys, saved.output_keys, name)
     has_classifier = _fill(network, saved.state, weights)
-    return f"weights from {saved.name or weights}" + ("" if has_classifier else "; the classifier starts at random")
+    return f"weights from {name}" if has_classifier else f"weights from {name}; the classifier starts at random"
 
 
 def _from_hub(network: PlantNetwork) -> _Saved:
@@ -178,9 +179,9 @@ def _fill_by_key(
 def _fill(network: PlantNetwork, state: dict[str, Tensor], origin: str) -> bool:
     """Copies a state dict into the network; returns whether it had a classifier of the right shape."""
     own = network.state_dict()
-    misfits = {name for name in _head_names(network) if name not in state or state[name].shape != own[name].shape}
-    kept = {name: value for name, value in state.items() if name not in misfits}
-    wrong = [name for name in own if name not in misfits and (name not in kept or kept[name].shape != own[name].shape)]
+    fitting = {name for name, value in own.items() if name in state and state[name].shape == value.shape}
+    misfits = _head_names(network) - fitting
+    wrong = [name for name in own if name not in fitting | misfits]
     if wrong:
         raise CheckpointError(
             f"the weights in {origin} are of another network",
@@ -188,7 +189,7 @@ def _fill(network: PlantNetwork, state: dict[str, Tensor], origin: str) -> bool:
             limit=network.architecture,
             remedy="choose the architecture that they were saved from",
         )
-    network.load_state_dict({name: value for name, value in kept.items() if name in own}, strict=False)
+    network.load_state_dict({name: state[name] for name in fitting}, strict=False)
     return not misfits
 
 

@@ -27,8 +27,7 @@ _FLUSH_S: Final = 5  # points of this time are lost for TensorBoard if the proce
 class RunLog:
     """Appends events to a run's `log.jsonl`, and the points of TensorBoard's curves to its files beside it.
 
-    Args:
-        folder: The run's folder; with None nothing is written, as on all ranks but the main one.
+    Without a folder nothing is written, as on all ranks but the main one.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -77,15 +76,15 @@ class RunLog:
 
 def points_of(event: str, fields: Mapping[str, Any]) -> dict[str, float]:
     """What TensorBoard draws of an event, by tag: loss, learning rates, speed, and the figures of a validation."""
+    points: dict[str, float] = {}
     if event == "losses":
-        lr = {f"training/learning_rate/{name}": rate for name, rate in fields["lr"].items()}
-        return {"training/loss": fmean(fields["losses"]), **lr}
-    if event != "epoch":
-        return {}
-    points = {f"epoch/{name}": fields[name] for name in ("seconds", "pictures_per_s")}
-    if validation := fields.get("validation"):
-        points["validation/loss"] = validation["loss"]
-        points |= {f"validation/{name}": validation[name]["value"] for name in ("top1", "top5")}
+        points = {f"training/learning_rate/{name}": rate for name, rate in fields["lr"].items()}
+        points["training/loss"] = fmean(fields["losses"])
+    elif event == "epoch":
+        points = {f"epoch/{name}": fields[name] for name in ("seconds", "pictures_per_s")}
+        if validation := fields.get("validation"):
+            points["validation/loss"] = validation["loss"]
+            points |= {f"validation/{name}": validation[name]["value"] for name in ("top1", "top5")}
     return points
 
 
@@ -100,21 +99,16 @@ def read_log(folder: Path) -> list[Event]:
     Raises:
         DataError: The folder has no log.
     """
-    try:
-        lines = (folder / LOG_FILE).read_bytes().splitlines()
-    except FileNotFoundError as error:
+    path = folder / LOG_FILE
+    if not path.is_file():
         raise DataError(
             "the folder holds no run", value=folder, limit=f"a folder with {LOG_FILE}", remedy="give a run's folder"
-        ) from error
-    events = []
-    for line in lines:
-        try:
-            event = msgspec.json.decode(line)
-        except msgspec.DecodeError:
-            continue
-        if isinstance(event, dict) and "event" in event:
-            events.append(event)
-    return events
+        )
+    events: list[Event] = []
+    for line in path.read_bytes().splitlines():
+        with suppress(msgspec.DecodeError):
+            events.append(msgspec.json.decode(line, type=Event))
+    return [event for event in events if "event" in event]
 
 
 def without_repeats(events: Iterable[Event]) -> list[Event]:

@@ -48,12 +48,11 @@ def largest_fitting_batch(dry_run: Callable[[int], None], batch_size: int) -> in
     while batch_size := batch_size // 2:
         try:
             dry_run(batch_size)
+            break
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        else:
-            return batch_size
-    return 0
+    return batch_size
 
 
 def out_of_memory(

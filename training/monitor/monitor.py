@@ -4,6 +4,7 @@ The time in the device's stages counts as work. The rest is lost to the loader (
 checkpoints, or to the host. The most expensive of these is reported, if it costs enough.
 """
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from training.loading.negatives import num_plants
-from training.monitor.usage import Usage, UsageSampler
+from training.machine import cores_available
 
 STAGES: Final = ("wait", "copy", "forward", "backward", "optimizer")
 """The stages of a step, in order; in "wait" the step waits for the loader."""
@@ -23,6 +24,8 @@ DEVICE_STAGES: Final = STAGES[1:]
 """The stages on the device; all others are measured with the host's clock."""
 PROFILE_WARMUP: Final = 3
 """Optimizer steps before those that are profiled: kernels are chosen in the first ones."""
+_SAMPLE_EVERY_S: Final = 0.5
+_GB: Final = 1e9
 _MIN_SHARE: Final = 0.1  # of the time; causes that cost less are not reported
 _GPU_IN_USE: Final = 0.7  # of the time; below it, and with no other cause, the kernels are too short
 
@@ -82,6 +85,65 @@ class _Stage(AbstractContextManager[None]):
         return float(sum(start.elapsed_time(end) for start, end in pairs)) / 1000
 
 
+class Usage(msgspec.Struct, frozen=True):
+    """What a run used of its machine; None if unknown."""
+
+    cores: int
+    """Cores that this process may use."""
+    gpu_use_mean: float | None = None
+    """Share of the time in which a kernel ran."""
+    gpu_memory_gb_max: float | None = None
+    """Of all processes on the GPU."""
+
+
+class UsageSampler:
+    """Reads the GPU's counters in a background thread from `begin` on, if the run trains on a GPU.
+
+    No error here ends a run: values that a system does not provide are None.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.gpu_problem = ""
+        """Why the GPU cannot be sampled; empty if it can, or if there is none."""
+        self._device = device if device.type == "cuda" else None
+        if self._device is not None and device.index is None and torch.cuda.is_available():
+            self._device = torch.device("cuda", torch.cuda.current_device())  # it may differ between threads
+        self._samples: list[tuple[float, float]] = []  # share of the time in use, and memory in GB
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Discards earlier samples and samples from now on."""
+        self._samples = []
+        if self._device is not None and self._thread is None:
+            self._thread = threading.Thread(target=self._run, args=(self._device,), name="usage", daemon=True)
+            self._thread.start()
+
+    def so_far(self) -> Usage:
+        """The usage since `begin`."""
+        samples, cores = list(self._samples), cores_available()
+        if not samples:
+            return Usage(cores)
+        use, memory_gb = zip(*samples, strict=True)
+        return Usage(cores, round(sum(use) / len(use), 3), max(memory_gb))
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, device: torch.device) -> None:
+        try:
+            while True:
+                use, memory_gb = torch.cuda.utilization(device) / 100, torch.cuda.device_memory_used(device) / _GB
+                self._samples.append((use, memory_gb))
+                if self._closed.wait(_SAMPLE_EVERY_S):
+                    return
+        except Exception as error:  # the driver's library can fail in many ways, and none may end a run
+            self.gpu_problem = str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
 class EpochTiming(msgspec.Struct, frozen=True):
     """Where the time of an epoch went, from its first batch on."""
 
@@ -126,17 +188,12 @@ class Monitor:
 
     def __init__(self, device: torch.device) -> None:
         self.clock = StepClock(device)
-        self._sampler = UsageSampler(device)
+        self.sampler = UsageSampler(device)
         self._is_warm = self._has_begun = False
         self._epoch_began = self._began = 0.0
         self._pictures = 0
         self._stages: dict[str, float] = {}
         self._warmup: EpochTiming | None = None
-
-    @property
-    def gpu_problem(self) -> str:
-        """Why GPU utilization and memory cannot be measured; empty if they can, or if there is no GPU."""
-        return self._sampler.gpu_problem
 
     def begin_epoch(self) -> None:
         """Resets the figures."""
@@ -163,16 +220,12 @@ class Monitor:
         timing = self._timing()
         return self._warmup if timing.pictures == 0 and self._warmup is not None else timing
 
-    def close(self) -> None:
-        """Ends the sampling thread."""
-        self._sampler.close()
-
     def _restart(self) -> None:
         """Starts the measured time."""
         self.clock.read()
         self._stages, self._pictures = {}, 0
         self._began = time.perf_counter()
-        self._sampler.begin()
+        self.sampler.begin()
 
     def _timing(self) -> EpochTiming:
         for name, value in self.clock.read().items():
@@ -184,7 +237,7 @@ class Monitor:
             pictures_per_s=round(self._pictures / seconds, 4),
             start_s=round(self._began - self._epoch_began, 3),
             stages={name: round(value, 4) for name, value in self._stages.items()},
-            usage=self._sampler.so_far(),
+            usage=self.sampler.so_far(),
         )
 
 

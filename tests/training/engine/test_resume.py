@@ -147,7 +147,7 @@ def test_an_epoch_without_a_batch_of_this_process_took_no_time(data, tmp_path, v
 def test_a_position_knows_the_best_validation_(found):
     position = Position(step=7)
     for hits, loss in found:
-        position = position.validated_with(hits / 3, loss)
+        position, _ = position.validated_with(hits / 3, loss)
     best = max(found, key=lambda each: (each[0], -each[1]))  # of equal top-1 the lower loss, of equal ones the first
     assert (position.best, position.best_loss) == (best[0] / 3, best[1])
     assert position.validated == position.step == 7

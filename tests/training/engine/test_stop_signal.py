@@ -27,9 +27,9 @@ with StopSignal() as stop:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, EXIT_REQUEUE), (signal.SIGINT, EXIT_INTERRUPTED)])
 def test_a_signal_is_recorded_and_ends_nothing(number, code):
     with StopSignal() as stop:
-        assert not stop.received
+        assert not stop.exit_code
         os.kill(os.getpid(), number)
-        assert stop.received
+        assert stop.exit_code
         assert stop.exit_code == code
 
 
@@ -56,7 +56,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_run(monkeypatch):
     with StopSignal() as stop:
         monkeypatch.setattr(os, "write", fail)
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.received
+        assert stop.exit_code
 
 
 def test_outside_the_main_thread_no_handler_is_installed():
@@ -64,9 +64,9 @@ def test_outside_the_main_thread_no_handler_is_installed():
 
     def enter():
         with StopSignal() as stop:
-            found.append(stop.received)
+            found.append(stop.exit_code)
 
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    assert found == [False]
+    assert found == [0]

@@ -12,8 +12,7 @@ from tests.training.small import events, losses_by_step, make_trainer, run_train
 from training.engine.checkpoint import CheckpointFolder
 from training.engine.step import Engine
 from training.machine import cores_available
-from training.monitor.monitor import STAGES, EpochTiming, StepClock, find_bottleneck
-from training.monitor.usage import Usage, UsageSampler
+from training.monitor.monitor import STAGES, EpochTiming, StepClock, Usage, UsageSampler, find_bottleneck
 
 CPU = torch.device("cpu")
 CALM = ("--log-every-steps", 50, "--randaugment-magnitude", 0, "--cutmix", 0)
