@@ -109,16 +109,9 @@ def compare(
     precision: Precision = "fp32",
     workers: int = 0,
 ) -> Comparison:
-    """Compares two bundles, and decides whether the new one may take the place of the old one.
+    """Compares two bundles on a split, and decides whether the new one may take the place of the old one.
 
-    Args:
-        old: The bundle to compare with.
-        new: The bundle to judge.
-        manifest: Data with the frozen set.
-        split: The frozen set, of which the pictures of shared taxa count.
-        trained_on: Further data, which the bundles were trained on.
-        precision: The networks to compare.
-        workers: Loader processes; 0 loads in this process.
+    `trained_on` is further data that the bundles were trained on.
 
     Raises:
         BundleError: A bundle has no network of the precision.
@@ -178,13 +171,8 @@ def frozen_set(manifest: Manifest, split: Split, old: Taxonomy, new: Taxonomy) -
 def held_out(record: BundleRecord, manifest: Manifest, rows_N: Whole, trained_on: Sequence[Manifest]) -> HeldOut:
     """Compares the pictures of the set with those that a bundle was trained on, by bytes and by name.
 
-    Copies in another encoding under another name are not found.
-
-    Args:
-        record: Names the manifest that the bundle was trained with.
-        manifest: Data with the frozen set.
-        rows_N: Its pictures.
-        trained_on: Prepared data that bundles were trained on; that of the set itself needs no mention.
+    Copies in another encoding under another name are not found. `trained_on` is prepared data that bundles were trained
+    on; that of the set itself needs no mention.
     """
     sha256 = record.manifest_sha256
     known = [each for each in (manifest, *trained_on) if each.has_sha256(sha256)]
@@ -218,11 +206,10 @@ def _hits(bundle: Bundle, precision: Precision, pictures: Pictures, ids_N: npt.N
     position = {taxon.taxon_id: index for index, taxon in enumerate(bundle.taxonomy.taxa)}
     right_N = np.array([position[taxon_id] for taxon_id in ids_N])
     hits: list[Flags] = []
-    start = 0
     for output in run_side_by_side(session, pictures.pixels()):
         taxa_BT = taxon_probabilities(output_probabilities(output.logits, temperature), bundle.taxonomy)
-        hits.append(top_k_hits(taxa_BT, right_N[start : start + len(taxa_BT)], 1))
-        start += len(taxa_BT)
+        hits.append(top_k_hits(taxa_BT, right_N[: len(taxa_BT)], 1))
+        right_N = right_N[len(taxa_BT) :]
     return np.concatenate(hits)
 
 

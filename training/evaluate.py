@@ -114,7 +114,13 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
     command = check_flags(command)
     manifest, strangers = Manifest(command.data, command.shards), _strangers(command)
     results: list[tuple[Evaluation, Predictions]] = []
-    for subject in _subjects(command):
+    bundle = load_bundle(command.bundle) if command.bundle is not None else None
+    subjects = [bundle_subject(bundle, command.precision)] if bundle else []
+    if command.checkpoint is not None:
+        subjects.insert(0, _checkpoint_subject(command.checkpoint, bundle.record.input if bundle else None))
+    if not subjects:
+        raise DataError("there is nothing to evaluate", remedy="give --checkpoint FILE, --bundle DIR, or both")
+    for subject in subjects:
         require_same_outputs(manifest, subject.output_keys, subject.name)
         other_data = is_other_data(manifest, subject.trained_with, subject.name, allowed=command.other_data)
         predictions, outputs = measure(subject, manifest, command.split, command.workers, command.out)
@@ -157,18 +163,6 @@ def _strangers(command: Evaluate) -> dict[str, tuple[Path, ...]]:
             remedy="give --bundle DIR, or leave out --negatives and --unknown",
         )
     return {name: list_negatives((folder,), (command.negatives_split,)).paths for name, folder in folders.items()}
-
-
-def _subjects(command: Evaluate) -> list[Subject]:
-    bundle = load_bundle(command.bundle) if command.bundle is not None else None
-    subjects = []
-    if command.checkpoint is not None:
-        subjects.append(_checkpoint_subject(command.checkpoint, bundle.record.input if bundle else None))
-    if bundle is not None:
-        subjects.append(bundle_subject(bundle, command.precision))
-    if not subjects:
-        raise DataError("there is nothing to evaluate", remedy="give --checkpoint FILE, --bundle DIR, or both")
-    return subjects
 
 
 def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:

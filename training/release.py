@@ -185,8 +185,10 @@ def list_registry(registry: "Registry") -> None:
     for entry in sorted(entry.name for entry in entries if entry.name != CURRENT):
         try:
             record = load_bundle(registry.folder / entry).record
-            top1 = [metric for metric in record.metrics if metric.name == "top1_taxon"][:1]
-            facts = record.created, "".join(f"{each.value:.1%} of {each.num_pictures:,} ({each.data})" for each in top1)
+            shares = (
+                f"{m.value:.1%} of {m.num_pictures:,} ({m.data})" for m in record.metrics if m.name == "top1_taxon"
+            )
+            facts = record.created, next(shares, "")
         except BundleError as error:
             facts = "damaged", str(error)
         bundles.add_row("current" if entry == current else "", entry, *facts)
@@ -212,14 +214,12 @@ def _compare(old: Bundle, new: Bundle, command: Measuring, data: Path) -> "Compa
         precision=command.precision,
         workers=command.workers,
     )
-    taxa = f"{found.num_taxa:,} taxa that both bundles know"
-    print(f"Compared on {found.micro_top1.num_pictures:,} pictures of {taxa} ({found.data}).")
+    pictures = f"{found.micro_top1.num_pictures:,} pictures of {found.num_taxa:,} taxa that both bundles know"
+    print(f"Compared on {pictures} ({found.data}).")
     table = Table("", "old", "new", "loss, points", "95 % interval", "plants")
     for name, share in (("micro top-1", found.micro_top1), ("macro top-1", found.macro_top1)):
-        low, high = share.loss_interval_95
-        loss, interval = f"{100 * share.loss:+.2f}", f"{100 * low:+.2f} to {100 * high:+.2f}"
-        plants = f"{share.num_plants:,}"
-        table.add_row(name, f"{share.old:.1%}", f"{share.new:.1%}", loss, interval, plants)
+        loss, low, high = (f"{100 * value:+.2f}" for value in (share.loss, *share.loss_interval_95))
+        table.add_row(name, f"{share.old:.1%}", f"{share.new:.1%}", loss, f"{low} to {high}", f"{share.num_plants:,}")
     Console().print(table)
     for title, names in (("New", found.added_taxa), ("Gone", found.removed_taxa)):
         more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
@@ -257,10 +257,8 @@ class Registry:
         registry/reports/               the comparisons that promotions were decided by
 
     Whoever resolves the pointer once reads one whole bundle, whatever happens meanwhile, because no bundle is changed
-    or removed. A crash leaves the old pointer, and perhaps a hidden folder that the next promotion removes.
-
-    Args:
-        folder: The folder; the first promotion creates it.
+    or removed. A crash leaves the old pointer, and perhaps a hidden folder that the next promotion removes. The first
+    promotion creates the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -270,9 +268,9 @@ class Registry:
     def current(self) -> str | None:
         """The entry that the pointer names; None before the first promotion. Another kind of pointer is a DataError."""
         pointer = self.folder / CURRENT
-        target = pointer.readlink() if pointer.is_symlink() else None
-        if target is None and not pointer.exists():
+        if not os.path.lexists(pointer):
             return None
+        target = pointer.readlink() if pointer.is_symlink() else None
         if target is None or len(target.parts) != 1:
             raise DataError(
                 f"{pointer} is not the pointer of a registry",
@@ -285,9 +283,8 @@ class Registry:
     def history(self) -> list[Change]:
         """Reads all lines, those of interrupted changes included; a line that cannot be read is a DataError."""
         path = self.folder / HISTORY_FILE
-        lines = path.read_bytes().splitlines() if path.exists() else []
         try:
-            return [msgspec.json.decode(line, type=Change) for line in lines]
+            return msgspec.json.Decoder(Change).decode_lines(path.read_bytes()) if path.exists() else []
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DataError(f"{path} cannot be read", value=error, remedy="restore it from a copy") from error
 
@@ -338,11 +335,8 @@ class Registry:
             draft = self.folder / f"{_DRAFT}{entry}"
             draft.mkdir()
             for name in (*bundle.record.files, BUNDLE_FILE):
-                with (bundle.folder / name).open("rb") as source, (draft / name).open("wb") as copy:
+                with (bundle.folder / name).open("rb") as source, replaced(draft / name) as copy:
                     shutil.copyfileobj(source, copy)
-                    copy.flush()
-                    os.fsync(copy.fileno())
-            sync_folder(draft)
             load_bundle(draft)
             draft.rename(self.folder / entry)
             sync_folder(self.folder)
@@ -351,12 +345,12 @@ class Registry:
 
     def _change(self, change: Change) -> None:
         """Writes the history, then replaces the pointer; readers see the old one or the new one, never half a line."""
-        lines = [msgspec.json.encode(each) + b"\n" for each in (*self.history(), change)]
+        changes = msgspec.json.Encoder().encode_lines([*self.history(), change])
         with replaced(self.folder / HISTORY_FILE) as stream:
-            stream.writelines(lines)
+            stream.write(changes)
         new = self.folder / f".{CURRENT}.{uuid.uuid4().hex}"
         try:
-            new.symlink_to(change.after, target_is_directory=True)
+            new.symlink_to(change.after)
             new.replace(self.folder / CURRENT)
         finally:
             new.unlink(missing_ok=True)
@@ -400,9 +394,9 @@ def entries_in_use(changes: Sequence[Change], current: str | None) -> list[str]:
     entries: list[str] = []
     for change in completed_changes(changes, current):
         if change.action == "promote":
-            entries += [change.after]
-        else:
-            entries = entries[:-1]  # empty if the lines before were lost
+            entries.append(change.after)
+        elif entries:  # empty if the lines before were lost
+            entries.pop()
     return entries
 
 

@@ -58,8 +58,8 @@ class Verdicts(msgspec.Struct, frozen=True):
 
 def score_pictures(outputs: Outputs, labels_N: Whole, model: AnswerModel) -> PictureScores:
     """Computes the scores of each picture; a label is the position of its output, any for pictures without one."""
-    rows, tables = np.arange(len(labels_N)), model.calibration
-    found = calibrated_predictions(outputs.logits, labels_N, rows, model.taxonomy, model.temperature)
+    tables = model.calibration
+    found = calibrated_predictions(outputs.logits, labels_N, model.taxonomy, model.temperature)
     if tables.features is None:
         return PictureScores(found, None, None)
     distance_N, head, known = distances(tables.features, outputs.features), tables.plant_head, tables.familiarity
@@ -160,20 +160,16 @@ def coverage_figures(logits: Rows, labels_N: Whole, model: AnswerModel) -> list[
     for part in chunks(*logits.shape):
         taxa_NT = taxon_probabilities(output_probabilities(logits[part], model.temperature), model.taxonomy)
         conformity_NT = taxa_NT / table.prior_T
+        right_N = conformity_NT[np.arange(len(taxa_NT)), labels_N[part]]
+        is_best_N = conformity_NT.argmax(axis=1) == labels_N[part]
         for index, each in enumerate(least):
-            sizes[index, part], hits[index, part] = _sets(conformity_NT, labels_N[part], each)
+            size_N = np.count_nonzero(conformity_NT >= each, axis=1)
+            sizes[index, part] = np.maximum(size_N, 1)  # the best taxon where no p-value is high enough
+            hits[index, part] = np.where(size_N == 0, is_best_N, right_N >= each)
     return [
         CoverageFigures(*how, share(int(hit.sum()), len(hit)), macro_mean(hit, labels_N), float(size.mean()))
         for how, size, hit in zip(asked, sizes, hits, strict=True)
     ]
-
-
-def _sets(conformity_NT: Floats, labels_N: Whole, least: float) -> tuple[Whole, Flags]:
-    """Returns the size of each picture's candidate set, and whether it holds the right taxon."""
-    size_N = np.count_nonzero(conformity_NT >= least, axis=1)
-    held_N = conformity_NT[np.arange(len(labels_N)), labels_N] >= least
-    best_N = conformity_NT.argmax(axis=1)  # the only candidate where no p-value is high enough
-    return np.maximum(size_N, 1), np.where(size_N == 0, best_N == labels_N, held_N)
 
 
 def stranger_figures(
@@ -181,7 +177,9 @@ def stranger_figures(
 ) -> StrangerFigures:
     """Measures how well strangers are told from known plants, by a score if the bundle has it."""
     name, verdicts, num_strangers = str(score), verdicts_of(strangers, model), len(strangers.found.rows)
-    known_N, strangers_N = ((each.plant_N, each.familiar_N)[score == "familiarity"] for each in (known, strangers))
+    known_N, strangers_N = known.familiar_N, strangers.familiar_N
+    if score == "plant score":
+        known_N, strangers_N = known.plant_N, strangers.plant_N
     if known_N is None or strangers_N is None:
         name, known_N, strangers_N = "largest softmax", known.found.confidence_N, strangers.found.confidence_N
     return StrangerFigures(

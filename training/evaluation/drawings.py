@@ -5,7 +5,7 @@ pictures of the data set, so the licenses of the pictures apply to them.
 """
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -164,32 +164,28 @@ class _Sheet:
         self._right_N, self._named_N = found.taxon_labels_N, found.named_N
         self._score_N = found.confidence_N
         self._surest_first = np.argsort(-self._score_N, kind="stable").tolist()
-        self.names = [taxon.scientific_name for taxon in manifest.taxonomy.taxa]
+        self._names = [taxon.scientific_name for taxon in manifest.taxonomy.taxa]
+        self._trained = manifest.rows_of("train") if manifest.has("train") else np.zeros(0, np.int64)
+        self._trained_taxa = manifest.taxonomy.taxon_of_output[manifest.labels[self._trained]]
 
     def confusions(self) -> list[Cell]:
         """One row per pair: the most confident mistakes, then training pictures of the predicted taxon."""
-        pairs = confusion_pairs(self._named_N, self._right_N, _MAX_PAIRS)
-        examples = self._examples([named for _, named, _ in pairs])
         cells: list[Cell] = []
-        for right, named, count in pairs:
+        for right, named, count in confusion_pairs(self._named_N, self._right_N, _MAX_PAIRS):
             ours = (self._right_N == right) & (self._named_N == named)
             mistakes = [at for at in self._surest_first if ours[at]][: _COLUMNS - 1]
             cells += [self._mistake(at) for at in mistakes]
-            known = examples[named] or [_NONE]
-            caption = f"{count} × taken for {self.names[named]}"
-            cells += [(caption, row) for row in known][: _COLUMNS - len(mistakes)]
+            caption = f"{count} × taken for {self._names[named]}"
+            cells += [(caption, row) for row in self._examples(named)][: _COLUMNS - len(mistakes)]
             cells += [("", _NONE)] * (-len(cells) % _COLUMNS)
         return cells
 
     def surest(self) -> list[Cell]:
         """Pairs of pictures: a mistake, and a training picture of the predicted taxon."""
-        wrong = [at for at in self._surest_first if self._named_N[at] != self._right_N[at]][:_MAX_SUREST]
-        examples = self._examples(int(self._named_N[at]) for at in wrong)
         cells: list[Cell] = []
-        for at in wrong:
+        for at in [at for at in self._surest_first if self._named_N[at] != self._right_N[at]][:_MAX_SUREST]:
             named = int(self._named_N[at])
-            example = next(iter(examples[named]), _NONE)
-            cells += [self._mistake(at), (f"taken for {self.names[named]}", example)]
+            cells += [self._mistake(at), (f"taken for {self._names[named]}", self._examples(named)[0])]
         return cells
 
     def jpeg(self, cells: Sequence[Cell]) -> bytes:
@@ -204,15 +200,11 @@ class _Sheet:
         return _contact_sheet(pictures)
 
     def _mistake(self, at: int) -> Cell:
-        return f"{self._score_N[at]:.0%} sure: is {self.names[self._right_N[at]]}", int(self._rows[at])
+        return f"{self._score_N[at]:.0%} sure: is {self._names[self._right_N[at]]}", int(self._rows[at])
 
-    def _examples(self, taxa: Iterable[int]) -> Mapping[int, list[int]]:
-        """The first training pictures of each taxon, enough for a row."""
-        if not self._manifest.has("train"):
-            return {taxon: [] for taxon in taxa}
-        rows = self._manifest.rows_of("train")
-        taxon_of_row = self._manifest.taxonomy.taxon_of_output[self._manifest.labels[rows]]
-        return {taxon: rows[taxon_of_row == taxon][: _COLUMNS - 1].tolist() for taxon in set(taxa)}
+    def _examples(self, taxon: int) -> list[int]:
+        """The first training pictures of a taxon, enough for a row, or an empty cell."""
+        return self._trained[self._trained_taxa == taxon][: _COLUMNS - 1].tolist() or [_NONE]
 
 
 def _contact_sheet(pictures: Sequence[tuple[str, bytes]]) -> bytes:

@@ -57,7 +57,7 @@ BATCH_SIZE: Final = max(32, cores_available())
 _Item = TypeVar("_Item")
 
 
-class Pictures(msgspec.Struct, frozen=True):
+class Pictures(msgspec.Struct, frozen=True, eq=False):
     """Some pictures of prepared data."""
 
     manifest: Manifest
@@ -94,8 +94,8 @@ class Pictures(msgspec.Struct, frozen=True):
 
     def predictions(self, logits: Rows, temperature: float) -> Predictions:
         """Returns the calibrated predictions for the logits of these pictures."""
-        taxonomy = self.manifest.taxonomy
-        return calibrated_predictions(logits, self.labels, self.rows, taxonomy, temperature, plants=self.plants)
+        taxonomy, rows = self.manifest.taxonomy, self.rows
+        return calibrated_predictions(logits, self.labels, taxonomy, temperature, rows=rows, plants=self.plants)
 
     def pixels(self) -> Iterator[Pixels]:
         """Yields the network input of some pictures at a time, shape (batch, 3, height, width)."""
@@ -137,8 +137,7 @@ class PictureFiles(msgspec.Struct, frozen=True):
     def outputs(self, network: Path, folder: Path | None = None, *, bf16: bool = False) -> tuple[Outputs, Whole]:
         """Runs a network file, see `run_network`; pictures that cannot be read are left out.
 
-        Returns:
-            The outputs, and the group of each picture: its folder if there are five or more, else the picture itself.
+        Also returns the group of each picture: its folder if there are five or more, else the picture itself.
         """
         readable: list[Path] = []
         pictures = self._pixels(readable)
@@ -166,14 +165,10 @@ class PictureFiles(msgspec.Struct, frozen=True):
             )
 
 
-def run_network(network: Path, batches: Iterable[Pixels], folder: Path | None = None, *, bf16: bool = False) -> Outputs:
-    """Runs a network file on every picture alone, on all cores, and stores its outputs on disk.
+def run_network(network: Path, batches: Iterable[Pixels], folder: Path | None, *, bf16: bool) -> Outputs:
+    """Runs a network file on every picture alone, of at least one, on all cores; stores its outputs as `StoredRows`.
 
-    Args:
-        network: The file.
-        batches: Network inputs of at least one picture, each of shape (batch, 3, height, width).
-        folder: Where to store, see `StoredRows`.
-        bf16: Compute in bfloat16 with OpenVINO, rather than with ONNX Runtime.
+    `bf16` computes in bfloat16 with OpenVINO, rather than with ONNX Runtime.
     """
     session: NetworkSession
     if bf16:

@@ -47,8 +47,7 @@ class Rows(Protocol):
 class StoredRows:
     """Rows in a file without a name, which the system removes as soon as this process ends, however it ends.
 
-    Args:
-        folder: Where the file lies; default: the system's folder for temporary files, which may be in memory.
+    By default it lies in the system's folder for temporary files, which may be in memory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -111,11 +110,7 @@ class Outputs(NamedTuple):
 
 
 def store_outputs(batches: Iterable[NetworkOutput], folder: Path | None = None) -> Outputs:
-    """Writes the outputs of a network to disk, batch by batch.
-
-    Args:
-        batches: The outputs, at least one.
-        folder: See `StoredRows`.
+    """Writes the outputs of a network to disk, batch by batch, of at least one; see `StoredRows`.
 
     Raises:
         OSError: They could not be written.
@@ -183,17 +178,14 @@ def rank_scores(taxa_NT: Floats, labels_N: Whole, taxonomy: Taxonomy) -> dict[Ra
 
     A taxon of rank genus is never named as a species. If the labeled taxon has no genus, or its family is unknown,
     every name of that rank counts as wrong.
-
-    Args:
-        taxa_NT: Calibrated probabilities of all taxa.
-        labels_N: Position of each picture's taxon.
-        taxonomy: Gives ranks, genera and families.
     """
     best_N = taxa_NT.argmax(axis=1)
     is_species_T = np.array([taxon.rank == "species" for taxon in taxonomy.taxa])
-    species = RankScores(np.where(is_species_T[best_N], taxa_NT.max(axis=1), NO_NAME), best_N == labels_N)
-    genera, families = (_group_scores(taxa_NT, labels_N, groups) for groups in (taxonomy.genera, taxonomy.families))
-    return {"species": species, "genus": genera, "family": families}
+    return {
+        "species": RankScores(np.where(is_species_T[best_N], taxa_NT.max(axis=1), NO_NAME), best_N == labels_N),
+        "genus": _group_scores(taxa_NT, labels_N, taxonomy.genera),
+        "family": _group_scores(taxa_NT, labels_N, taxonomy.families),
+    }
 
 
 def _group_scores(taxa_NT: Floats, labels_N: Whole, groups: Groups) -> RankScores:
@@ -250,26 +242,21 @@ class Predictions(Columns, frozen=True):
 def calibrated_predictions(
     logits: Rows,
     labels: Whole,
-    rows: Whole,
     taxonomy: Taxonomy,
     temperature: float,
     *,
+    rows: Whole | None = None,
     plants: Plants | None = None,
 ) -> Predictions:
     """Converts logits to probabilities with the functions that the service uses, a few pictures at a time.
 
-    Args:
-        logits: Shape (num_pictures, num_outputs).
-        labels: Position of each picture's output.
-        rows: Rows of the manifest.
-        taxonomy: Gives the taxon of each output.
-        temperature: Divides the logits.
-        plants: The plant of each picture; default: every picture shows another plant.
+    Labels are positions of outputs, and rows those of the manifest. By default every picture shows another plant.
     """
     found = [_predict(logits[part], labels[part], taxonomy, temperature) for part in chunks(*logits.shape)]
-    plants = np.arange(len(rows)) if plants is None else plants
     columns = (np.concatenate(column) for column in zip(*found, strict=True))
-    return Predictions(rows, labels, taxonomy.taxon_of_output[labels], plants, *columns)
+    every = np.arange(len(labels))
+    taxa = taxonomy.taxon_of_output[labels]
+    return Predictions(every if rows is None else rows, labels, taxa, every if plants is None else plants, *columns)
 
 
 def _predict(

@@ -16,11 +16,8 @@ OTHER_DATA: Final = "other data than the network was trained with"
 def is_other_data(manifest: Manifest, trained_with: str, owner: str, *, allowed: bool) -> bool:
     """Returns whether the data is not that of the training; a network that does not say its data gets a warning.
 
-    Args:
-        manifest: The data to measure with.
-        trained_with: SHA-256 of the manifest that the network was trained with; empty if unknown.
-        owner: Where that hash comes from, for messages: "bundle" or "checkpoint".
-        allowed: Whether --other-data was said.
+    `trained_with` is the SHA-256 of the manifest that the network was trained with, empty if unknown. Its owner is
+    "bundle" or "checkpoint", for messages. `allowed` says whether --other-data was given.
 
     Raises:
         DataError: It is other data, and that was not allowed.

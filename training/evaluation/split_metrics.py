@@ -4,13 +4,13 @@ Letters in names: N pictures, M other pictures.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import rankdata
+from scipy.stats import mannwhitneyu
 
 from models.metrics import (
     Confusion,
@@ -38,10 +38,8 @@ _EDGE: Final = 1e-9  # distance from the observed difference, where the test doe
 
 def auroc(plants_N: Floats, others_M: Floats) -> float:
     """Returns the chance that a plant scores higher than another thing; a tie counts half, 0.5 separates nothing."""
-    ranks = rankdata(np.concatenate([plants_N, others_M]))
-    num_plants, num_others = len(plants_N), len(others_M)
-    above = ranks[:num_plants].sum() - num_plants * (num_plants + 1) / 2
-    return float(above / (num_plants * num_others))
+    above = mannwhitneyu(plants_N, others_M, method="asymptotic").statistic
+    return float(above / (len(plants_N) * len(others_M)))
 
 
 def cutoff(plants_N: Floats) -> float:
@@ -65,14 +63,13 @@ def risk_coverage(scores: RankScores) -> RiskCoverage:
 
     Pictures of equal score are named together, so each of them has the mean risk of its score.
     """
-    order = np.argsort(-scores.score_N, kind="stable")
-    _, first, counts = np.unique(-scores.score_N[order], return_index=True, return_counts=True)
-    wrong = np.add.reduceat(~scores.right_N[order], first, dtype=np.float64)
-    wrong_N = np.cumsum(np.repeat(wrong / counts, counts))
-    num_named = np.arange(1, len(order) + 1)
+    _, score_of_N, counts = np.unique(-scores.score_N, return_inverse=True, return_counts=True)
+    wrong = np.bincount(score_of_N, ~scores.right_N) / counts
+    wrong_N = np.cumsum(np.repeat(wrong, counts))
+    num_named = np.arange(1, len(wrong_N) + 1)
     risk_N = wrong_N / num_named
-    shown = np.unique(np.linspace(0, len(order) - 1, _MOST_POINTS).round().astype(int))
-    coverage = (num_named / len(order))[shown]
+    shown = np.unique(np.linspace(0, len(wrong_N) - 1, _MOST_POINTS).round().astype(int))
+    coverage = (num_named / len(wrong_N))[shown]
     return RiskCoverage(float(risk_N.mean()), coverage.tolist(), risk_N[shown].tolist())
 
 
@@ -110,19 +107,15 @@ def tango_interval(lost: float, won: float, total: float) -> tuple[float, float]
         variance = max(total * (2 * share_won + loss * (1 - loss)), 0.0)
         return (total * (observed - loss)) ** 2 - _Z_95**2 * variance
 
-    return (
-        _first_rejected(excess, max(observed - _EDGE, -1.0), -1.0),
-        _first_rejected(excess, min(observed + _EDGE, 1.0), 1.0),
-    )
+    def first_rejected(start: float, extreme: float) -> float:
+        """Where the test begins to reject on the way to the extreme difference."""
+        if excess(extreme) <= 0:
+            return extreme
+        if excess(start) >= 0:  # the variance is 0 but for rounding, as when all pictures changed alike
+            return start
+        return float(brentq(excess, extreme, start))
 
-
-def _first_rejected(excess: Callable[[float], float], observed: float, extreme: float) -> float:
-    """Returns where the test begins to reject on the way from the observed difference to the extreme one."""
-    if excess(extreme) <= 0:
-        return extreme
-    if excess(observed) >= 0:  # the variance is 0 but for rounding, as when all pictures changed alike
-        return observed
-    return float(brentq(excess, extreme, observed))
+    return first_rejected(max(observed - _EDGE, -1.0), -1.0), first_rejected(min(observed + _EDGE, 1.0), 1.0)
 
 
 _MOST_CONFUSIONS = 20

@@ -105,7 +105,7 @@ def answered_as(manifest, answered=ANSWERED):
     logits = np.zeros((len(answered), len(manifest.taxonomy.outputs)), np.float32)
     for at, (_, named, logit) in enumerate(answered):
         logits[at, named] = logit
-    return calibrated_predictions(logits, manifest.labels[rows], rows, manifest.taxonomy, temperature=1.0)
+    return calibrated_predictions(logits, manifest.labels[rows], manifest.taxonomy, 1.0, rows=rows)
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ def test_chunks_give_what_all_pictures_at_once_give(num_pictures, values_at_once
     labels, stored = random.integers(0, 18, num_pictures), StoredRows()
     stored.append(logits)
     with mock.patch("training.evaluation.predictions._VALUES_AT_ONCE", values_at_once):
-        found = calibrated_predictions(stored, labels, np.arange(num_pictures), MANY, temperature)
+        found = calibrated_predictions(stored, labels, MANY, temperature)
     outputs = output_probabilities(logits, temperature)
     taxa, taxon_labels = taxon_probabilities(outputs, MANY), MANY.taxon_of_output[labels]
     assert np.array_equal(found.taxon_labels_N, taxon_labels)
@@ -208,9 +208,9 @@ def test_chunks_give_what_all_pictures_at_once_give(num_pictures, values_at_once
 def test_a_subset_holds_the_same_predictions():
     logits = np.random.default_rng(0).normal(size=(6, 18)).astype(np.float32)
     labels, rows = np.arange(6), np.arange(10, 16)
-    whole = calibrated_predictions(logits, labels, rows, MANY, 1.0)
+    whole = calibrated_predictions(logits, labels, MANY, 1.0, rows=rows)
     half = whole.subset(rows % 2 == 0)
-    alone = calibrated_predictions(logits[::2], labels[::2], rows[::2], MANY, 1.0, plants=np.array([0, 2, 4]))
+    alone = calibrated_predictions(logits[::2], labels[::2], MANY, 1.0, rows=rows[::2], plants=np.array([0, 2, 4]))
     for field in whole.__struct_fields__:
         assert np.array_equal(getattr(half, field), getattr(alone, field))
     assert half.hits.mean() == pytest.approx((half.named_N == half.taxon_labels_N).mean())

@@ -138,7 +138,7 @@ CERTAIN_IRIS = [0.8, 0.1, 0.1]
 def predictions(probabilities, labels):
     logits = np.log(np.array(probabilities, dtype=np.float32))
     rows = np.arange(len(labels))
-    return calibrated_predictions(logits, np.array(labels), rows, TAXONOMY, temperature=1.0)
+    return calibrated_predictions(logits, np.array(labels), TAXONOMY, 1.0, rows=rows)
 
 
 def test_outputs_of_one_taxon_are_summed():
@@ -159,7 +159,7 @@ def test_every_share_carries_its_number_and_interval():
 
 def test_the_temperature_changes_confidence_and_not_the_most_likely_taxon():
     logits = np.log(np.array([CERTAIN_IRIS], dtype=np.float32))
-    sharp, soft = (calibrated_predictions(logits, np.array([0]), np.array([0]), TAXONOMY, t) for t in (0.5, 2.0))
+    sharp, soft = (calibrated_predictions(logits, np.array([0]), TAXONOMY, t) for t in (0.5, 2.0))
     assert sharp.confidence_N[0] == sharp.right_N[0] == pytest.approx(0.64 / 0.66)
     assert sharp.named_N[0] == soft.named_N[0] == 1
     assert soft.confidence_N[0] < 0.8 < sharp.confidence_N[0]
