@@ -14,7 +14,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -33,6 +33,7 @@ from msgspec.structs import replace
 
 from models.errors import BotanifyError, DataError, RecipeError
 from training.atomic_file import as_json, replace_together, write_json
+from training.bundling.model_card import flag_words
 from training.engine.stop_signal import EXIT_REQUEUE
 from training.machine import Machine, this_machine
 from training.monitor.log import LOG_FILE, Event, read_log, without_repeats
@@ -216,13 +217,11 @@ def commands_of(sweep: Sweep, device: str, only: Sequence[str] = ()) -> dict[str
         raise RecipeError(
             f"no such arm on {device}", value=", ".join(unknown), limit=", ".join(known), remedy="correct --only"
         )
-    return {name: (str(sweep.recipe), *_flags(settings[name])) for name in known if not only or name in only}
-
-
-def _flags(settings: dict[str, Any]) -> Iterator[str]:
-    for knob, value in settings.items():
-        flag = knob.replace("_", "-")
-        yield from (f"--{'' if value else 'no-'}{flag}",) if isinstance(value, bool) else (f"--{flag}", str(value))
+    return {
+        name: (str(sweep.recipe), *(word for item in settings[name].items() for word in flag_words(*item)))
+        for name in known
+        if not only or name in only
+    }
 
 
 def train_arm(begun: Run, folder: Path) -> Run:

@@ -244,20 +244,14 @@ def _seal(
 ) -> Bundle:
     """Seals the networks that passed their checks, with a golden picture, a model card, and the figures of the others.
 
-    Args:
-        command: Gives the name, the version and the folder of the bundle.
-        checkpoint: The trained network.
-        sets: The pictures, which also give the input and the taxonomy.
-        candidates: Precision -> network; fp32 has passed.
-        fp32: Gives the metrics and the reliability diagram.
-        folder: For temporary files.
+    fp32 has passed; it gives the metrics and the reliability diagram. The folder is for temporary files.
     """
     from training.bundling.bundle_description import describe, record_golden
     from training.bundling.candidates import describe_check
     from training.bundling.examples import example_pictures
     from training.bundling.onnx_file import write_weights
 
-    manifest, spec = sets.validation.manifest, sets.validation.spec
+    manifest = sets.validation.manifest
     released = {precision: made for precision, made in candidates.items() if made.passed}
     placed = {precision: made.place for precision, made in released.items() if made.place is not None}
     parts: dict[str, FileName] = {GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE}
@@ -272,9 +266,8 @@ def _seal(
     if placed:
         parts[PLACE_PART] = PLACE_FILE
         write_place(folder / PLACE_FILE, next(iter(placed.values())).prior)
-    paths = {precision: made.path for precision, made in released.items()}
-    temperatures = {precision: made.entry.temperature for precision, made in released.items()}
-    (folder / GOLDEN_FILE).write_bytes(msgspec.json.encode(record_golden(paths, temperatures, spec)))
+    networks = {precision: (made.path, made.entry.temperature) for precision, made in released.items()}
+    (folder / GOLDEN_FILE).write_bytes(msgspec.json.encode(record_golden(networks, sets.validation.spec)))
     tables: dict[str, Calibration] = {precision: made.calibration for precision, made in released.items()}
     for precision, place in placed.items():
         tables[f"{precision}{WITH_PLACE}"] = Calibration(conformal=place.conformal)

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from models.errors import BotanifyError
 from training.atomic_file import write_json
+from training.bundling.model_card import flag_words
 from training.dataset.manifest import Manifest
 from training.engine.device import Ranks, describe_device
 from training.engine.losses import TrainingClasses, training_classes
@@ -64,13 +65,9 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def flags(self) -> str:
         """The proposal as flags of train.py."""
-        setting = self.setting
-        layout = "--channels-last" if setting.channels_last else "--no-channels-last"
-        return (
-            f"--batch-size {setting.batch_size} --accumulate {self.accumulate} --amp {setting.amp} {layout} "
-            f"--compile {setting.compile} --backbone-lr {self.backbone_lr:g} --head-lr {self.head_lr:g} "
-            f"--workers {self.workers}"
-        )
+        chosen = {name: getattr(self, name) for name in ("accumulate", "backbone_lr", "head_lr", "workers")}
+        values = msgspec.structs.asdict(self.setting) | chosen
+        return " ".join(word for item in values.items() for word in flag_words(*item))
 
 
 def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks | None = None) -> Tuned | None:
@@ -97,8 +94,8 @@ def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks 
     chosen = find_batch_size(lambda size: measure(replace(start, batch_size=size)), largest)
     chosen = try_options(measure, chosen, options_of(recipe, device), num_pictures * recipe.schedule.epochs)
     loaded_per_s = time_loader(with_setting(recipe, chosen.setting), manifest)
-    name, num_ranks = describe_device(device), ranks.num_ranks
-    tuned = propose(recipe, chosen, trials, device=name, num_ranks=num_ranks, loaded_per_s=loaded_per_s)
+    name = describe_device(device)
+    tuned = propose(recipe, chosen, trials, device=name, num_ranks=ranks.num_ranks, loaded_per_s=loaded_per_s)
     for reason in tuned.reasons:
         console.print(reason, highlight=False)
     console.print(f"Next: train.py with {tuned.flags}", highlight=False, soft_wrap=True)
@@ -268,14 +265,7 @@ def propose(
     An optimizer step averages at least as many pictures as in the recipe: smaller batches are accumulated. The rates
     follow the square-root rule for Adam (Malladi et al. 2022): the noise of a gradient falls with the square root of
     the batch size, and the length of an AdamW step hardly depends on the length of the gradient.
-
-    Args:
-        recipe: Its rates are taken to be right for its own pictures per step.
-        chosen: The best trial.
-        trials: All of them.
-        device: Its name.
-        num_ranks: Ranks that train together.
-        loaded_per_s: Pictures per second of the recipe's loader processes.
+    The recipe's rates are taken to be right for its own pictures per step. Its loader processes load `loaded_per_s`.
     """
     setting, speed, cores, schedule = chosen.setting, chosen.pictures_per_s, cores_available(), recipe.schedule
     wanted = schedule.batch_size * schedule.accumulate

@@ -20,7 +20,6 @@ from models.bundle_record import (
     Metric,
     Precision,
 )
-from models.network import PlantNetwork
 from models.openvino_session import OpenVinoSession
 from models.preprocess import InputSpec, picture_to_input
 from models.ranking import Floats, output_probabilities
@@ -42,28 +41,22 @@ _NUM_CANDIDATES: Final = 16
 _NOISE: Final = 0.008  # half a gray level, in normalized units
 
 
-def record_golden(
-    networks: Mapping[Precision, Path], temperatures: Mapping[Precision, float], spec: InputSpec
-) -> Golden:
+def record_golden(networks: Mapping[Precision, tuple[Path, float]], spec: InputSpec) -> Golden:
     """Draws pictures and records the logits of every network file for the most stable of them.
 
     That is the picture for which noise of half a gray level changes the probabilities least. On another processor an
-    int8 network rounds a few values differently, which must not look like an error.
-
-    Args:
-        networks: Precision -> network file.
-        temperatures: Precision -> temperature of that file.
-        spec: Input of the networks.
+    int8 network rounds a few values differently, which must not look like an error. Beside each file stands its
+    temperature.
     """
     pictures = [draw_golden(seed) for seed in range(_NUM_CANDIDATES)]
     pixels_BCHW = np.stack([picture_to_input(picture, spec)[0] for picture in pictures])
     noise = np.random.default_rng(0).uniform(-_NOISE, _NOISE, pixels_BCHW.shape).astype(np.float32)
     logits, changes = {}, np.zeros(_NUM_CANDIDATES)
-    for precision, path in networks.items():
+    for precision, (path, temperature) in networks.items():
         session = OpenVinoSession(path, bf16=True) if precision == "bf16" else OnnxSession(path)
         logits[precision] = _logits(session, pixels_BCHW)
         pair = (logits[precision], _logits(session, pixels_BCHW + noise))
-        one, other = (output_probabilities(each, temperatures[precision]) for each in pair)
+        one, other = (output_probabilities(each, temperature) for each in pair)
         changes = np.maximum(changes, np.abs(one - other).max(axis=1))
     best = int(changes.argmin())
     return Golden(pictures[best], {precision: tuple(map(float, each[best])) for precision, each in logits.items()})
@@ -102,18 +95,10 @@ def describe(
 ) -> BundleRecord:
     """Builds the record of a bundle; `seal_bundle` adds the hashes.
 
-    Args:
-        checkpoint: The trained network.
-        sets: Pictures of the data that it was trained on, or of other data with the same outputs.
-        candidates: The networks; those that failed a check are left out.
-        name: Name of the model, which has this version.
-        version: Its version.
-        description: What it names and for whom; if empty, how many plants and pictures.
-        note: What users must know about the training pictures.
-        metrics: Those of the fp32 network.
-        parts: Role -> further file.
+    If the description is empty, it is how many plants and pictures there are. `note` is what users must know about the
+    training pictures, `metrics` are those of fp32, and `parts` are further files by their role.
     """
-    network, manifest = PlantNetwork(checkpoint.architecture, len(checkpoint.output_keys)), sets.validation.manifest
+    network, manifest = checkpoint.trained_network(), sets.validation.manifest
     spec, taxonomy, pictures = sets.validation.spec, manifest.taxonomy, len(manifest.rows_of("train"))
     recipe = _without_folders(checkpoint.recipe)
     recipe["pictures"]["serve_px"] = spec.height  # the bundle names one input size only, that of the service

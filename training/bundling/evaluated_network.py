@@ -1,6 +1,7 @@
 """Calibrates a network file on its own outputs, and measures it on pictures that were not used to calibrate it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -56,9 +57,10 @@ def picture_sets(
     def split(name: Split) -> Pictures:
         return pictures_of(manifest, name, spec, workers, other_data=other_data)
 
+    validation = split("validation")
     return PictureSets(
-        validation=split("validation"),
-        temperature=split("calibration" if manifest.has("calibration") else "validation"),
+        validation=validation,
+        temperature=split("calibration") if manifest.has("calibration") else validation,
         features=split("train").sample_evenly(FEATURE_PICTURES),
         test=split("test"),
         negatives=negatives,
@@ -67,31 +69,18 @@ def picture_sets(
 
 
 class CachedNetwork:
-    """A network file that runs only once for a set of pictures.
+    """A network file that runs only once for a set of pictures; its outputs are stored in the folder."""
 
-    Args:
-        path: The file.
-        folder: Where its outputs are stored, see `StoredRows`.
-        bf16: Compute in bfloat16 with OpenVINO, rather than with ONNX Runtime.
-    """
-
-    def __init__(self, path: Path, folder: Path | None = None, *, bf16: bool = False) -> None:
-        self.path, self._folder, self._bf16 = path, folder, bf16
-        self._outputs: dict[tuple[Path, bytes], Outputs] = {}
-        self._of_files: dict[tuple[Path, ...], tuple[Outputs, Whole]] = {}
-
-    def outputs(self, pictures: Pictures) -> Outputs:
-        """Returns the logits and features of these pictures."""
-        key = (pictures.manifest.folder, pictures.rows.tobytes())
-        if key not in self._outputs:
-            self._outputs[key] = pictures.outputs(self.path, self._folder, bf16=self._bf16)
-        return self._outputs[key]
-
-    def outputs_of_files(self, files: PictureFiles) -> tuple[Outputs, Whole]:
-        """Returns logits and features of the pictures that can be read, and the group of each."""
-        if files.paths not in self._of_files:
-            self._of_files[files.paths] = files.outputs(self.path, self._folder, bf16=self._bf16)
-        return self._of_files[files.paths]
+    def __init__(self, path: Path, folder: Path, *, bf16: bool = False) -> None:
+        self.path = path
+        self.outputs: Callable[[Pictures], Outputs] = cache(
+            partial(Pictures.outputs, network=path, folder=folder, bf16=bf16)
+        )
+        """Gives the logits and features of pictures."""
+        self.outputs_of_files: Callable[[PictureFiles], tuple[Outputs, Whole]] = cache(
+            partial(PictureFiles.outputs, network=path, folder=folder, bf16=bf16)
+        )
+        """Gives logits and features of the pictures that can be read, and the group of each."""
 
 
 class EvaluatedNetwork(msgspec.Struct, frozen=True):
@@ -192,7 +181,7 @@ def _place_metrics(
     placed = placed_rows(rows, ratios(place.prior, records), place.rule, taxonomy, temperature)
     metrics = []
     for name, logits, divisor in (("off", rows, temperature), ("on", placed, place.rule.temperature)):
-        found = split_metrics(calibrated_predictions(logits, labels, chosen, taxonomy, divisor))
+        found = split_metrics(calibrated_predictions(logits, labels, taxonomy, divisor))
         metrics.append(metric(f"top1_taxon_place_{name}", found.top1_taxon, data))
         metrics.append(metric(f"ece_place_{name}", found.ece, data))
     return metrics

@@ -28,11 +28,6 @@ _TYPICAL_SHARE: Final = 0.5  # of a taxon's pictures, those nearest to the middl
 def example_pictures(pictures: Pictures, features_NF: Rows, most: int) -> Iterator[tuple[Example, bytes]]:
     """Yields up to `most` pictures of each taxon, small, with author and license, the most typical one first.
 
-    Args:
-        pictures: Training pictures.
-        features_NF: Their pooled features.
-        most: Pictures of a taxon.
-
     Raises:
         DataError: A picture cannot be read.
         PictureError: It does not decode.
@@ -66,13 +61,11 @@ def typical(features_NF: Floats, most: int) -> Whole:
     from_middle_N = np.linalg.norm(unit_NF - unit_NF.mean(axis=0), axis=1)
     order_N = np.argsort(from_middle_N, kind="stable")
     candidates = order_N[: max(most, int(np.ceil(_TYPICAL_SHARE * len(order_N))))]
-    chosen = [candidates[0]]
-    apart = np.linalg.norm(unit_NF[candidates] - unit_NF[chosen[0]], axis=1)
+    chosen, apart = [candidates[0]], np.full(len(candidates), np.inf)
     while len(chosen) < min(most, len(candidates)):
-        farthest = int(apart.argmax())
-        chosen.append(candidates[farthest])
-        apart = np.minimum(apart, np.linalg.norm(unit_NF[candidates] - unit_NF[candidates[farthest]], axis=1))
+        apart = np.minimum(apart, np.linalg.norm(unit_NF[candidates] - unit_NF[chosen[-1]], axis=1))
         apart[np.isin(candidates, chosen)] = -1.0
+        chosen.append(candidates[int(apart.argmax())])
     return np.array(chosen, dtype=np.intp)
 
 

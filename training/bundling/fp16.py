@@ -67,35 +67,31 @@ def write_rounded(fp32: Path, target: Path) -> None:
         array = numpy_helper.to_array(initializer)
         if array.dtype == np.float32:
             with np.errstate(over="ignore"):
-                rounded = array.astype(np.float16).astype(np.float32)
-            initializer.CopyFrom(numpy_helper.from_array(rounded, initializer.name))
+                array = array.astype(np.float16).astype(np.float32)
+            initializer.CopyFrom(numpy_helper.from_array(array, initializer.name))
     floats = {
         each.name
         for each in [*model.graph.value_info, *model.graph.output]
         if each.type.tensor_type.elem_type == TensorProto.FLOAT
     }
-    nodes = [each for node in model.graph.node for each in _with_rounding(node, floats)]
     (pixels,) = model.graph.input
-    for node in nodes:
-        node.input[:] = [f"{name}_rounded" if name == pixels.name else name for name in node.input]
-    nodes = [*_round(pixels.name, f"{pixels.name}_rounded"), *nodes]
+    rounded = f"{pixels.name}_rounded"
+    nodes = _round(pixels.name, rounded)
+    for node in model.graph.node:
+        node.input[:] = [rounded if name == pixels.name else name for name in node.input]
+        nodes.append(node)
+        for index, name in enumerate(node.output):
+            if name in floats:  # the casts take over the name
+                node.output[index] = f"{name}_exact"
+                nodes += _round(node.output[index], name)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     onnx.save(model, target)
     restore_metadata(target, like=fp32)
 
 
-def _with_rounding(node: onnx.NodeProto, floats: set[str]) -> list[onnx.NodeProto]:
-    """Returns the node and the casts that round its float outputs; the casts take over the names of the outputs."""
-    casts = []
-    for index, name in enumerate(node.output):
-        if name in floats:
-            node.output[index] = f"{name}_exact"
-            casts += _round(node.output[index], name)
-    return [node, *casts]
-
-
 def _round(source: str, target: str) -> list[onnx.NodeProto]:
+    """Casts that round a tensor to half precision."""
     half = f"{target}_half"
     return [
         helper.make_node("Cast", [source], [half], name=f"{half}_cast", to=TensorProto.FLOAT16),

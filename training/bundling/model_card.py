@@ -4,7 +4,7 @@ Its sections on calibration and on commands say what the tables were fitted on, 
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
 
@@ -88,26 +88,26 @@ def _provenance(record: BundleRecord) -> str:
 
 def _metric(metric: Metric) -> str:
     meaning = f" ({_METRICS[metric.name]})" if metric.name in _METRICS else ""
-    interval = ", 95 % interval {:.3f} to {:.3f}".format(*metric.interval_95) if metric.interval_95 else ""
-    return f"* {metric.name}{meaning}: {metric.value:.3f}{interval} ({metric.data}, {metric.num_pictures} pictures)"
+    return f"* {metric.name}{meaning}: {_figure(metric.value, metric)}"
 
 
 def _coverage(measured: MeasuredCoverage) -> str:
-    interval = ", 95 % interval {:.3f} to {:.3f}".format(*measured.interval_95) if measured.interval_95 else ""
-    return (
-        f"* candidate sets, {measured.kind} coverage, {measured.coverage:.2f} asked: {measured.covered:.3f}{interval} "
-        f"({measured.data}, {measured.num_pictures} pictures)"
-    )
+    figure = _figure(measured.covered, measured)
+    return f"* candidate sets, {measured.kind} coverage, {measured.coverage:.2f} asked: {figure}"
+
+
+def _figure(value: float, of: Metric | MeasuredCoverage) -> str:
+    interval = ", 95 % interval {:.3f} to {:.3f}".format(*of.interval_95) if of.interval_95 else ""
+    return f"{value:.3f}{interval} ({of.data}, {of.num_pictures} pictures)"
 
 
 def _data(record: BundleRecord) -> str:
     lines = []
     for source in record.sources:
         licenses = ", ".join(f"{count} {license_}" for license_, count in sorted(source.licenses.items()))
-        note = f" {source.note}" if source.note else ""
-        use = _COMMERCIAL_USE[source.commercial_use]
+        use = f"{_COMMERCIAL_USE[source.commercial_use]} {source.note}".rstrip()
         authors = f" by {source.num_authors} named authors" if source.num_authors else ""
-        lines.append(f"* {source.name}: {source.num_pictures} pictures{authors}; licenses: {licenses}. {use}{note}")
+        lines.append(f"* {source.name}: {source.num_pictures} pictures{authors}; licenses: {licenses}. {use}")
     return "## Training data\n\n" + "\n".join(lines)
 
 
@@ -127,11 +127,8 @@ def calibration_section(
 ) -> str:
     """Writes the section.
 
-    Args:
-        fitted: The tables and thresholds.
-        taxonomy: Names the taxa.
-        areas: Area under the risk-coverage curve of test pictures, for each rank.
-        diagrams: Reliability diagrams of test pictures: "all", and each source.
+    `areas` are those under the risk-coverage curves of test pictures, and `diagrams` their reliability diagrams: "all",
+    and each source.
     """
     of_sources = {name: bins for name, bins in diagrams.items() if name != "all"}
     named = {"all": diagrams["all"]} | (of_sources if len(of_sources) > 1 else {})
@@ -169,8 +166,9 @@ def describe_fit(calibration: Calibration) -> str:
     """Says which pictures the tables were fitted on, and warns if they are few."""
     fitted_on = calibration.fitted_on
     assert fitted_on is not None
-    few = fitted_on.num_pictures < ENOUGH_PICTURES
-    warning = " These are few: trust the interval of `ece` more than the figure." if few else ""
+    warning = ""
+    if fitted_on.num_pictures < ENOUGH_PICTURES:
+        warning = " These are few: trust the interval of `ece` more than the figure."
     if fitted_on.num_pictures > MOST_PICTURES:
         warning = f" The temperature comes from whole plants among them, {MOST_PICTURES:,} pictures at most."
     return (
@@ -196,12 +194,13 @@ def _verdicts(fitted: FittedThresholds) -> str:
         one: FittedThreshold = getattr(fitted, rank)
         counted = "" if one.promise else f" ({one.num_wrong} wrong of {one.num_named} calibration plants)"
         lines.append(f"* {describe_threshold(rank, one.threshold, one.promise)}{counted}")
-    without = (
-        "\n\nA rank has no promise if its threshold was given, if it names too few calibration plants (under "
-        f"{MIN_NAMED}) or too many wrongly, or if these are of other data. A threshold that was not given is then the "
-        "least that names 20 of them or more, 95 % of these rightly, or else 1: the rank is not named."
-    )
-    return "\n".join(lines) + (without if any(getattr(fitted, rank).promise is None for rank in RANKS) else "")
+    if any(getattr(fitted, rank).promise is None for rank in RANKS):
+        lines.append(
+            "\nA rank has no promise if its threshold was given, if it names too few calibration plants (under "
+            f"{MIN_NAMED}) or too many wrongly, or if these are of other data. A threshold that was not given is then "
+            "the least that names 20 of them or more, 95 % of these rightly, or else 1: the rank is not named."
+        )
+    return "\n".join(lines)
 
 
 def _rejection(fitted: FittedTables) -> str:
@@ -255,14 +254,7 @@ def _table(bins: Sequence[ReliabilityBin]) -> str:
 
 
 def commands_section(exported: Section, data: Path, out: Path, *, other_data: bool) -> str:
-    """Writes the section.
-
-    Args:
-        exported: The flags of the export.
-        data: Folder of the prepared data.
-        out: Folder of the bundle.
-        other_data: Whether the data is other data than that of the training.
-    """
+    """Writes the section for the flags of an export, with its folders of data and of the bundle."""
     measured = ["--data", without_folders(str(data)), "--bundle", without_folders(str(out))]
     again = shlex.join(["python", "training/evaluate.py", *measured, *(["--other-data"] if other_data else [])])
     return (
@@ -275,7 +267,20 @@ def commands_section(exported: Section, data: Path, out: Path, *, other_data: bo
 
 def command_line(program: str, flags: Section) -> str:
     """Returns the command that runs a program with these flags; flags at their defaults and folders are left out."""
-    return shlex.join(["python", program, *_words(flags)])
+    words = ["python", program]
+    for field in msgspec.structs.fields(flags):
+        value = getattr(flags, field.name)
+        if value != field.default:
+            words += map(without_folders, flag_words(field.name, value))
+    return shlex.join(words)
+
+
+def flag_words(knob: str, value: object) -> list[str]:
+    """Returns the words of a command line that give a flag this value."""
+    flag = knob.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", *map(str, value if isinstance(value, tuple) else (value,))]
 
 
 def without_folders(text: str) -> str:
@@ -283,16 +288,3 @@ def without_folders(text: str) -> str:
     # The path may be from another operating system.
     paths = (PurePosixPath(text), PureWindowsPath(text))
     return next((path.name for path in paths if path.is_absolute()), text)
-
-
-def _words(flags: Section) -> Iterator[str]:
-    for field in msgspec.structs.fields(flags):
-        value, name = getattr(flags, field.name), field.name.replace("_", "-")
-        if value == field.default:
-            continue
-        if isinstance(value, bool):
-            yield f"--{'' if value else 'no-'}{name}"
-            continue
-        yield f"--{name}"
-        values = value if isinstance(value, tuple) else (value,)
-        yield from (without_folders(str(each)) for each in values)

@@ -72,13 +72,8 @@ def round_to_half(network: PlantNetwork) -> None:
 def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path: Path) -> None:
     """Writes the network to an ONNX file with a dynamic batch size, outputs `logits` and `features`, and metadata.
 
-    Weights are stored as float16, and cast to float32 when the file is loaded.
-
-    Args:
-        network: The network, in evaluation mode, on the CPU, not compiled.
-        spec: Gives the height and width, which the file fixes.
-        taxonomy: Gives the output keys and the label hash for the metadata.
-        path: The file to write.
+    Weights are stored as float16, and cast to float32 when the file is loaded. The file fixes height and width. The
+    network is in evaluation mode, on the CPU, and not compiled.
 
     Raises:
         BotanifyError: The exporter wrote another opset than `OPSET`.
@@ -138,13 +133,7 @@ def _store_half(model: onnx.ModelProto) -> None:
 def write_fp32(checkpoint: Checkpoint, pictures: Pictures, target: Path) -> tuple[Floats, Floats]:
     """Writes the network file, and runs PyTorch on some pictures for comparison.
 
-    Args:
-        checkpoint: Gives the weights: the moving average if it has one.
-        pictures: The pictures, which also give the input and the taxonomy.
-        target: The file to write.
-
-    Returns:
-        PyTorch's logits with the weights of the checkpoint, and with the weights of the file.
+    Returns PyTorch's logits with the weights of the checkpoint, and with the weights of the file.
     """
     network = checkpoint.trained_network()
     network.fix_size(pictures.spec.height, pictures.spec.width)

@@ -115,9 +115,8 @@ def _likelihood(prior: PlacePrior, records: Records) -> float:
 def choose_rule(measure: Callable[[PlaceRule | None], tuple[float, float]]) -> PlaceRule | None:
     """Chooses the weight and the floor; None if none helps.
 
-    Args:
-        measure: Gives the loss with a rule (None for no place), and top-1 with exchanged places. The rule with the
-            smallest loss is chosen of those that cost at most `MOST_LOST` of that.
+    `measure` gives the loss with a rule (None for no place), and top-1 with exchanged places. The rule with the
+    smallest loss is chosen of those that cost at most `MOST_LOST` of that.
     """
     best, (best_loss, alone) = None, measure(None)
     for weight, floor in product(WEIGHTS, FLOORS):
@@ -164,15 +163,8 @@ def fit_place(
 ) -> FittedPlace | None:
     """Fits the rule on calibration plants; None if too few have a place, or if place does not help.
 
-    Args:
-        data: Their places.
-        logits_NO: Their logits.
-        labels_N: Position of each plant's output.
-        kept_N: Which plants reach the cutoffs.
-        taxonomy: Gives the taxon of each output.
-        temperature: Of the network.
-        prior_T: Share of each taxon among the training pictures.
-        fixed: Thresholds of some ranks.
+    `kept_N` says which plants reach the cutoffs, `prior_T` is the share of each taxon among the training pictures, and
+    `fixed` has thresholds that are not fitted.
     """
     records, with_place = data.records, np.flatnonzero(data.has_place_N)
     if len(records) < LEAST_PLANTS:
@@ -187,17 +179,16 @@ def fit_place(
         rows = [
             own if rule is None else placed_rows(own, each, rule, taxonomy, temperature) for each in (here, exchanged)
         ]
-        found, elsewhere = (calibrated_predictions(each, own_labels, some, taxonomy, temperature) for each in rows)
+        found, elsewhere = (calibrated_predictions(each, own_labels, taxonomy, temperature) for each in rows)
         return negative_log_likelihood(found.right_N), float(elsewhere.top_k_hits(1).mean())
 
     best = choose_rule(measure)
     if best is None:
         return None
-    everything = np.arange(len(records))
     rows = placed_rows(logits, ratios(data.prior, records), best, taxonomy, temperature)
-    sharpened = fit_temperature(rows, labels, taxonomy, everything)
-    alone = calibrated_predictions(logits, labels, everything, taxonomy, temperature)
-    found = calibrated_predictions(rows, labels, everything, taxonomy, sharpened)
+    sharpened = fit_temperature(rows, labels, taxonomy, np.arange(len(labels)))
+    alone = calibrated_predictions(logits, labels, taxonomy, temperature)
+    found = calibrated_predictions(rows, labels, taxonomy, sharpened)
     fitted = fit_thresholds(found.subset(kept_N[with_place]).rank_scores, fixed)
     rule = replace(best, temperature=sharpened, thresholds=fitted.thresholds, promises=fitted.promises)
     conformal = conformal_table_of(found.right_N, found.taxon_labels_N, prior_T)

@@ -57,9 +57,7 @@ def fit_features(features_NF: Floats, labels_N: Whole) -> FeatureTable:
     relative distance orders them wrongly. With 256 dimensions, the demonstration network of 17 taxa found things more
     familiar than unseen plants; with 16 it told them apart.
 
-    Args:
-        features_NF: Pooled features of training pictures, preprocessed as in the service.
-        labels_N: Position of each picture's taxon.
+    The pictures are preprocessed as in the service. The labels are positions of taxa.
     """
     unit_NF = unit_length(features_NF).astype(np.float64)
     center_F = unit_NF.mean(axis=0)
@@ -83,13 +81,9 @@ def fit_features(features_NF: Floats, labels_N: Whole) -> FeatureTable:
 
 
 def distances_to_others(table: FeatureTable, taxa_T: Whole, features_NF: Floats, taxon_N: Whole) -> Floats:
-    """Returns the relative distance of each picture as if the table did not hold its taxon.
+    """Returns the relative distance of each picture as if the table, of two taxa or more, did not hold its taxon.
 
-    Args:
-        table: Of two taxa or more.
-        taxa_T: Position of the taxon of each of its means, ascending.
-        features_NF: Pooled features of the pictures.
-        taxon_N: Position of each picture's taxon.
+    `taxa_T` are the positions of the table's taxa, ascending, and `taxon_N` those of the pictures' taxa.
     """
     distance_N = np.empty(len(taxon_N))
     for taxon in np.unique(taxon_N):
@@ -103,11 +97,7 @@ def familiar_cutoff(known_N: Floats, left_out_N: Floats) -> float:
     """Returns the least familiarity of a plant that may be named.
 
     It stops 90 % of the plants whose taxon was left out, but never more than 15 % of the known ones, and is never lower
-    than the cutoff that keeps 95 % of these.
-
-    Args:
-        known_N: Familiarity of calibration plants.
-        left_out_N: Their familiarity where each one's taxon was left out; empty if the bundle has one taxon.
+    than the cutoff that keeps 95 % of these. With one taxon only, no plant can be left out.
     """
     if not len(left_out_N):
         return cutoff(known_N)
@@ -152,11 +142,7 @@ class FittedHead(msgspec.Struct, frozen=True):
 def fit_plant_head(training: HeadInputs, calibration: HeadInputs, negatives: HeadInputs, groups_M: Whole) -> FittedHead:
     """Fits the regression with the penalty that separates best.
 
-    Args:
-        training: Training pictures of plants.
-        calibration: One picture of each calibration plant.
-        negatives: Pictures without a plant.
-        groups_M: Group of each of these; a group is left out as a whole. At least two groups.
+    `negatives` are pictures without a plant. A group of them, of at least two, is left out as a whole.
     """
     random = np.random.default_rng(0)
     training = training.subset(random.permutation(len(training))[:_MOST_PLANTS])

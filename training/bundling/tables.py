@@ -112,12 +112,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     The features are fitted on training pictures. Familiarity, both cutoffs, the thresholds and the candidate sets are
     fitted on the calibration plants; the cutoff of familiarity also on the same plants as if their taxa were unknown;
     the thresholds on those that both cutoffs keep, since no other plant is named. Calibration plants of other data
-    promise nothing.
-
-    Args:
-        data: The outputs of the network file.
-        temperature: Its temperature.
-        fixed: Thresholds of some ranks, to be used in place of fitted ones.
+    promise nothing. `fixed` has thresholds that are not fitted.
     """
     plants, trained_taxa_N = data.calibration, data.taxonomy.taxon_of_output[data.training.labels]
     table = fit_features(data.training.outputs.features[:], trained_taxa_N)
@@ -151,7 +146,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
             fixed=fixed,
         )
     if data.other_data:
-        thresholds = thresholds.without_promises()
+        thresholds = FittedThresholds(*(replace(getattr(thresholds, rank), promise=None) for rank in RANKS))
         if place is not None:
             place = replace(place, rule=replace(place.rule, promises=Promises()))
     left_out = rejection = None
@@ -185,10 +180,8 @@ def _see(
     outputs: Outputs, taxonomy: Taxonomy, temperature: float, table: FeatureTable, labels: Whole | None = None
 ) -> tuple[Predictions, HeadInputs]:
     """What the network and the table of distances say of some pictures; without labels, the first output is right."""
-    rows = np.arange(len(outputs.logits))
-    found = calibrated_predictions(
-        outputs.logits, np.zeros_like(rows) if labels is None else labels, rows, taxonomy, temperature
-    )
+    labels = np.zeros(len(outputs.logits), np.int64) if labels is None else labels
+    found = calibrated_predictions(outputs.logits, labels, taxonomy, temperature)
     return found, HeadInputs(outputs.features[:], found.confidence_N, distances(table, outputs.features))
 
 
@@ -208,7 +201,7 @@ def _as_strangers(
         own_NO = taxonomy.taxon_of_output == taxon_N[chosen, None]
         return np.where(own_NO, np.float32(-np.inf), logits[chosen])
 
-    found = calibrated_predictions(ComputedRows(logits.shape, read), labels, taxon_N, taxonomy, temperature)
+    found = calibrated_predictions(ComputedRows(logits.shape, read), labels, taxonomy, temperature)
     distance_N = distances_to_others(table, trained_taxa_T, known.features, taxon_N)
     return HeadInputs(known.features, found.confidence_N, distance_N), found.rank_scores["species"].score_N
 

@@ -19,16 +19,10 @@ _TOLERANCE: Final = 1e-8  # of the logarithm; a minimum cannot be told more exac
 
 
 def fit_temperature(logits: Rows, labels: Whole, taxonomy: Taxonomy, plants: Plants) -> float:
-    """Finds the temperature that gives the labeled taxa the highest likelihood (Brent's method).
+    """Finds the temperature that gives the labeled taxa the highest likelihood (Brent's method), in [0.05, 20].
 
-    Args:
-        logits: Logits of the network file that will be served, shape (num_pictures, num_outputs).
-        labels: Positions of the labeled outputs, shape (num_pictures,).
-        taxonomy: Gives the taxon of each output; the outputs of a taxon are summed, as in the service.
-        plants: Plant of each picture; every plant weighs the same, however many pictures of it there are.
-
-    Returns:
-        A temperature in [0.05, 20]: below 1 it raises the highest probability, above 1 it lowers it.
+    Below 1 it raises the highest probability, above 1 it lowers it. The outputs of a taxon are summed, as in the
+    service, and every plant weighs the same, however many pictures of it there are.
     """
     chosen = plants_drawn(plants, MOST_PICTURES)
     logits, taxa, weights = logits[chosen], taxonomy.taxon_of_output[labels[chosen]], picture_weights(plants)[chosen]

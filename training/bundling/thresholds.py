@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 from scipy.stats import binom
 
 from models.ranking import RANKS, Promise, Promises, Rank, Thresholds
@@ -56,10 +55,6 @@ class FittedThresholds(msgspec.Struct, frozen=True):
         """The promises as the bundle holds them."""
         return Promises(self.species.promise, self.genus.promise, self.family.promise)
 
-    def without_promises(self) -> "FittedThresholds":
-        """Returns the same thresholds without promises."""
-        return FittedThresholds(*(replace(getattr(self, rank), promise=None) for rank in RANKS))
-
 
 def fit_thresholds(scores: Mapping[Rank, RankScores], fixed: Mapping[Rank, float] | None = None) -> FittedThresholds:
     """Fits the thresholds of all ranks, each on the plants that no finer rank names.
@@ -71,9 +66,7 @@ def fit_thresholds(scores: Mapping[Rank, RankScores], fixed: Mapping[Rank, float
     threshold without a promise uses all labels, but the names just below it are again those with more wrong ones. The
     tests check by simulation that the promise of the genus holds in both cases.
 
-    Args:
-        scores: For each rank, the best name of every calibration plant that the cutoffs let through.
-        fixed: Thresholds of some ranks, which then get no promise.
+    The scores are those of all calibration plants that the cutoffs let through. A threshold in `fixed` gets no promise.
     """
     left_N = np.ones(len(scores["species"].score_N), dtype=bool)
     found: dict[str, FittedThreshold] = {}
@@ -93,14 +86,10 @@ def fit_threshold(scores: RankScores) -> FittedThreshold:
     5 % passes, and one test does so in at most 5 % of all draws. For that the order must not depend on labels. The
     grid is fixed, and the start depends on scores alone: given the scores, wrong names are independent with unequal
     probabilities, and the chance of few of them is at most the binomial one with their mean (Hoeffding 1956). The test
-    therefore holds for the mean risk at the scores of the calibration plants.
+    therefore holds for the mean risk at the scores of the calibration plants, those that no finer rank names.
 
-    Args:
-        scores: The best name of this rank, for each calibration plant that no finer rank names.
-
-    Returns:
-        The loosest threshold that passed. If none did, the loosest that names at least 20 plants, 95 % of them right,
-        without a promise; or 1 if there is none, so that the rank stays silent.
+    If no threshold passes, it is the loosest that names at least 20 plants, 95 % of them right, without a promise; or 1
+    if there is none, so that the rank stays silent.
     """
     named_G, wrong_G = _count(scores)
     tested_G = named_G >= MIN_NAMED
