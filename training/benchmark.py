@@ -152,7 +152,15 @@ def benchmark(command: Benchmark) -> Result:
     sweep, name = read_sweep(command.sweep)
     manifest = Manifest(command.data)
     manifest.rows_of("validation")  # raises now if there are none, not after the first run
-    machine = _same_machine(command.out)
+    machine, path = this_machine(), command.out / _MACHINE_FILE
+    if not path.is_file():
+        write_json(path, machine)
+    elif differences := msgspec.json.decode(path.read_bytes(), type=Machine).differences(machine):
+        raise DataError(
+            "the folder has figures of another machine",
+            value="; ".join(differences),
+            remedy="measure all arms on one machine, in a folder of its own",
+        )
     device = command.device if command.device != "auto" else "cuda" if machine.gpus else "cpu"
     arms = commands_of(sweep, device, command.only)
     flags = ("--data", str(command.data), "--device", device, *command.flags)
@@ -343,20 +351,6 @@ def markdown(result: Result) -> str:
 
 def _without_paths(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(Path(word).name if "/" in word else word for word in words)
-
-
-def _same_machine(folder: Path) -> Machine:
-    """Describes this machine; its figures must not be mixed with those of another one in the folder."""
-    machine, path = this_machine(), folder / _MACHINE_FILE
-    if not path.is_file():
-        write_json(path, machine)
-    elif differences := msgspec.json.decode(path.read_bytes(), type=Machine).differences(machine):
-        raise DataError(
-            "the folder has figures of another machine",
-            value="; ".join(differences),
-            remedy="measure all arms on one machine, in a folder of its own",
-        )
-    return machine
 
 
 if __name__ == "__main__":

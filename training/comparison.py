@@ -180,7 +180,11 @@ def held_out(record: BundleRecord, manifest: Manifest, rows_N: Whole, trained_on
         return HeldOut("unknown", f"It was trained with the manifest {sha256[:12]}…, which was not given.")
     if not sha256 and not trained_on:
         return HeldOut("unknown", "It does not record what it was trained on, and no data was given.")
-    num_seen = max(_num_seen(manifest, rows_N, each) for each in (known[:1] or trained_on))
+    num_seen = 0  # pictures of the set in a split that the bundle's data used
+    for each in known[:1] or trained_on:
+        used = each.table.filter(pc.is_in(each.table["split"].cast(pa.string()), value_set=pa.array(_USED)))
+        same = (pc.is_in(manifest.table[name].take(rows_N), value_set=used[name]) for name in ("sha256", "picture_id"))
+        num_seen = max(num_seen, int(pc.sum(pc.or_(*same)).as_py() or 0))
     if num_seen:
         return HeldOut("seen", f"It was trained, chosen or calibrated on {num_seen:,} of the pictures.", num_seen)
     if sha256:
@@ -223,7 +227,14 @@ def _weighted_share(old_hits_N: Flags, new_hits_N: Flags, plants_N: Whole, weigh
     points, even where nothing is lost.
     """
     lost_N, won_N = old_hits_N & ~new_hits_N, new_hits_N & ~old_hits_N
-    number = _effective_number(plants_N, weights_N, lost_N | won_N)
+    # The number of equal plants whose mean varies as much as the weighted mean; pictures of one plant count as one. Of
+    # two numbers it is the smaller: Kish's (1965) for all plants, and the one for the plants whose answers changed,
+    # which matches mean and variance as Fay and Feuer (1997) do for weighted rates.
+    _, plant_N = np.unique(plants_N, return_inverse=True)
+    all_P, changed_P = (np.bincount(plant_N, each) for each in (weights_N, weights_N * (lost_N | won_N)))
+    number = float(all_P.sum() ** 2 / (all_P**2).sum())
+    if changed_P.any():
+        number = min(number, float(changed_P.sum() / (changed_P**2).sum()))
     # Rounding errors can raise a sum of weights 1e-16 above 1.
     old, new, lost, won = (min(float(weights_N[each].sum()), 1.0) for each in (old_hits_N, new_hits_N, lost_N, won_N))
     return PairedShare(
@@ -232,32 +243,8 @@ def _weighted_share(old_hits_N: Flags, new_hits_N: Flags, plants_N: Whole, weigh
         loss=lost - won,
         loss_interval_95=tango_interval(lost * number, won * number, number),
         num_pictures=len(plants_N),
-        num_plants=len(np.unique(plants_N)),
+        num_plants=len(all_P),
     )
-
-
-def _effective_number(plants_N: Whole, weights_N: Floats, changed_N: Flags) -> float:
-    """Returns the number of equal plants whose mean varies as much as the weighted mean.
-
-    Pictures of one plant count as one. The smaller of two numbers is used: Kish's (1965) for all plants, and the one
-    for the plants whose answers changed, which matches mean and variance as Fay and Feuer (1997) do for weighted rates.
-    """
-    _, plant_N = np.unique(plants_N, return_inverse=True)
-    all_P = np.bincount(plant_N, weights_N)
-    number = float(all_P.sum() ** 2 / (all_P**2).sum())
-    if not changed_N.any():
-        return number
-    changed_P = np.bincount(plant_N, weights_N * changed_N)
-    return min(number, float(changed_P.sum() / (changed_P**2).sum()))
-
-
-def _num_seen(manifest: Manifest, rows_N: Whole, trained: Manifest) -> int:
-    """Counts the pictures of the set that are in a split that the bundle's data used."""
-    used = trained.table.filter(pc.is_in(trained.table["split"].cast(pa.string()), value_set=pa.array(_USED)))
-    found = [
-        pc.is_in(manifest.table[column].take(rows_N), value_set=used[column]) for column in ("sha256", "picture_id")
-    ]
-    return int(pc.sum(pc.or_(*found)).as_py() or 0)
 
 
 def _refusals(old: HeldOut, new: HeldOut, micro: PairedShare, macro: PairedShare) -> tuple[str, ...]:

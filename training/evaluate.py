@@ -31,7 +31,7 @@ from models.session import NetworkOutput
 from training.atomic_file import as_json, replace_together
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.answers import ServedAnswers, describe_answers, describe_share, judge_answers
+from training.evaluation.answers import describe_answers, describe_share, judge_answers
 from training.evaluation.predictions import Outputs, Predictions, store_outputs
 from training.evaluation.provenance import OTHER_DATA, is_other_data, require_same_outputs
 from training.evaluation.split_metrics import (
@@ -112,6 +112,8 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         RecipeError: A flag is out of range.
     """
     command = check_flags(command)
+    from training.evaluation.pictures import PictureFiles
+
     manifest, strangers = Manifest(command.data, command.shards), _strangers(command)
     results: list[tuple[Evaluation, Predictions]] = []
     bundle = load_bundle(command.bundle) if command.bundle is not None else None
@@ -135,7 +137,14 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         results.append((evaluation, predictions))
         files = {} if command.out is None else _reports(evaluation, predictions, manifest)
         if subject.bundle is not None:
-            answers = _judged(command, subject.bundle, outputs, predictions, strangers)
+            network, bf16 = subject.bundle.network_path(command.precision), command.precision == "bf16"
+            others = {
+                name: PictureFiles(paths, subject.input).outputs(network, command.out, bf16=bf16)[0]
+                for name, paths in strangers.items()
+            }
+            # Labels are positions of outputs: the data may have other names, and other taxa that share outputs.
+            model = subject.bundle.answer_model(command.precision)
+            answers = judge_answers(model, outputs, predictions.labels_N, **others)
             print("\n".join(describe_answers(answers)))
             files["-served.json"] = as_json(answers)
         if command.out is not None:
@@ -215,25 +224,6 @@ def measure(
     pictures = pictures_of(manifest, split, subject.input, workers)
     outputs = store_outputs(subject.run(pictures.pixels()), folder)
     return pictures.predictions(outputs.logits, subject.temperature), outputs
-
-
-def _judged(
-    command: Evaluate,
-    bundle: Bundle,
-    known: Outputs,
-    predictions: Predictions,
-    strangers: Mapping[str, tuple[Path, ...]],
-) -> ServedAnswers:
-    """Measures the answers of a bundle, with its tables, on the split and on pictures that it shall not name."""
-    from training.evaluation.pictures import PictureFiles
-
-    network, bf16 = bundle.network_path(command.precision), command.precision == "bf16"
-    others = {
-        name: PictureFiles(paths, bundle.record.input).outputs(network, command.out, bf16=bf16)[0]
-        for name, paths in strangers.items()
-    }
-    # Labels are positions of outputs: the data may have other names, and other taxa that share outputs.
-    return judge_answers(bundle.answer_model(command.precision), known, predictions.labels_N, **others)
 
 
 def _reports(evaluation: Evaluation, predictions: Predictions, manifest: Manifest) -> dict[str, bytes]:

@@ -42,7 +42,6 @@ from models.errors import BundleError, RecipeError
 from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
 from models.openvino_session import require_bf16
 from models.place import PLACE_FILE, PLACE_PART, write_place
-from models.preprocess import InputSpec
 from models.ranking import RANKS, Rank
 from training.bundling.model_card import (
     MODEL_CARD_FILE,
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
     from training.bundling.candidates import Candidate
     from training.bundling.evaluated_network import EvaluatedNetwork, PictureSets
     from training.engine.checkpoint import Checkpoint
-    from training.evaluation.pictures import PictureFiles
 
 LEAST_NEGATIVES: Final = 20
 """Pictures without a plant that a plant head needs; with fewer, cross-validation says nothing."""
@@ -200,6 +198,8 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
         DataError: The outputs of the data are not those of the checkpoint.
     """
     from training.bundling.evaluated_network import picture_sets
+    from training.evaluation.pictures import PictureFiles
+    from training.loading.negatives import list_negatives
     from training.network_input import require_side, stored_input_spec
 
     recipe = check_stored_recipe(checkpoint.recipe, origin=str(command.checkpoint))
@@ -215,22 +215,17 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
     other_data = is_other_data(manifest, trained_with, "checkpoint", allowed=bool(trained_with))
     if other_data:
         print(f"WARNING: {command.data} is {OTHER_DATA}: the bundle says so, and its names promise nothing")
-    negatives = _negatives(command.negatives, checkpoint, spec)
+    negatives = None
+    if command.negatives:
+        found, trained_on = (
+            list_negatives(command.negatives),
+            (checkpoint.plant_output or {}).get("negatives_sha256", ""),
+        )
+        name = "pictures without a plant"
+        if trained_on:
+            name += f" that the network {'was' if trained_on == found.sha256 else 'may have been'} trained on"
+        negatives = PictureFiles(found.paths, spec, LEAST_NEGATIVES, name)
     return picture_sets(manifest, spec, WORKERS, negatives=negatives, other_data=other_data)
-
-
-def _negatives(folders: tuple[Path, ...], checkpoint: "Checkpoint", spec: InputSpec) -> "PictureFiles | None":
-    """Lists the pictures without a plant, and says in their name whether the network was trained on them too."""
-    from training.evaluation.pictures import PictureFiles
-    from training.loading.negatives import list_negatives
-
-    if not folders:
-        return None
-    found, trained_on = list_negatives(folders), (checkpoint.plant_output or {}).get("negatives_sha256", "")
-    name = "pictures without a plant"
-    if trained_on:
-        name += f" that the network {'was' if trained_on == found.sha256 else 'may have been'} trained on"
-    return PictureFiles(found.paths, spec, LEAST_NEGATIVES, name)
 
 
 def _seal(

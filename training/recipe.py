@@ -265,7 +265,22 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
         if isinstance(part, dict) and knob in part:
             raise RecipeError(f"the recipe {origin} has a setting of an earlier version", value=key, remedy=instead)
     recipe = check_section(content, Recipe, origin)
-    _require_one_size(recipe.pictures, origin)
+    steps, last_px = recipe.pictures.progressive, recipe.pictures.picture_px
+    if steps and steps[-1][1] != last_px:
+        raise RecipeError(
+            f"the recipe {origin} has two sizes for the last training pictures",
+            value=f"picture_px = {last_px} and a last step of progressive of {steps[-1][1]} px",
+            limit="one size",
+            remedy="give one of the two flags alone, which sets the other, or correct the recipe",
+        )
+    epochs = [epoch for epoch, _ in steps]
+    if epochs != sorted(set(epochs)):
+        raise RecipeError(
+            f"the steps of progressive in the recipe {origin} are not in the order of their epochs",
+            value=epochs,
+            limit="growing epochs",
+            remedy="correct progressive",
+        )
     return recipe
 
 
@@ -290,25 +305,6 @@ def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
     if steps := current.get("pictures", {}).get("progressive"):
         current["pictures"]["picture_px"] = steps[-1][1]
     return check_recipe(current, origin)
-
-
-def _require_one_size(pictures: PictureRecipe, origin: str) -> None:
-    steps, last_px = pictures.progressive, pictures.picture_px
-    if steps and steps[-1][1] != last_px:
-        raise RecipeError(
-            f"the recipe {origin} has two sizes for the last training pictures",
-            value=f"picture_px = {last_px} and a last step of progressive of {steps[-1][1]} px",
-            limit="one size",
-            remedy="give one of the two flags alone, which sets the other, or correct the recipe",
-        )
-    epochs = [epoch for epoch, _ in steps]
-    if epochs != sorted(set(epochs)):
-        raise RecipeError(
-            f"the steps of progressive in the recipe {origin} are not in the order of their epochs",
-            value=epochs,
-            limit="growing epochs",
-            remedy="correct progressive",
-        )
 
 
 def side_at_epoch(pictures: PictureRecipe, epoch: int) -> int:

@@ -3,6 +3,7 @@
 python training/train.py RECIPE [--flags]     RECIPE is a TOML file, or the name of one in training/recipes
 """
 
+import math
 import os
 import re
 import sys
@@ -114,21 +115,16 @@ def parse(arguments: list[str]) -> Train:
         raise RecipeError("too few steps", value=f"--profile {command.profile}", limit="at least 1, or 0 for none")
     if command.max_seconds is not None and not command.max_seconds > 0:
         raise RecipeError("too little time", value=f"--max-seconds {command.max_seconds}", limit="more than 0")
-    return replace(command, recipe=_checked(command.recipe, of_file, given))
-
-
-def _checked(recipe: Recipe, of_file: Recipe, given: list[str]) -> Recipe:
-    """Gives a recipe with flags one size of the training pictures, and checks its ranges."""
-    pictures = sizes_by_flags(recipe.pictures, of_file.pictures.picture_px, given)
-    plain = section_to_plain(replace(recipe, pictures=pictures))
+    pictures = sizes_by_flags(command.recipe.pictures, of_file.pictures.picture_px, given)
+    plain = section_to_plain(replace(command.recipe, pictures=pictures))
     try:
-        return check_recipe(plain, origin="with these flags")
+        return replace(command, recipe=check_recipe(plain, origin="with these flags"))
     except RecipeError as error:
-        key = re.search(r"\$\.(\w+)\.(\w+)", str(error.value))
-        if key is None or key[2] not in given:
+        found = re.search(r"\$\.(\w+)\.(\w+)", str(error.value))
+        if found is None or found[2] not in given:
             raise
         limit = str(error.value).partition(" - at ")[0].removeprefix("Expected ").replace("`", "")
-        value = f"{_flag(key[0])} {plain[key[1]][key[2]]}"
+        value = f"{_flag(found[0])} {plain[found[1]][found[2]]}"
         raise RecipeError("the flag is out of range", value=value, limit=limit) from error
 
 
@@ -167,13 +163,21 @@ def train(command: Train) -> None:
 
 def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     """Prepares recipe and data, then trains, tunes or draws."""
+    import timm
+
     from training.dataset.manifest import Manifest
     from training.drawn import ensure_training_data
     from training.loading.data import show_batch
     from training.network_input import with_fitting_sizes
     from training.tuning import tune
 
-    _require_architecture(command.recipe.network.architecture)
+    name = command.recipe.network.architecture
+    known = [*timm.list_models(), *timm.list_pretrained()]  # the latter with the tags of published weights
+    if name not in known:
+        close = get_close_matches(name, known, n=1) or ["efficientnet_b4"]
+        raise RecipeError(
+            "no such architecture", value=name, limit="the name of a timm model", remedy=f"try {close[0]}"
+        )
     recipe, note = with_fitting_sizes(command.recipe)
     if note and ranks.is_main:
         print(note)
@@ -187,17 +191,6 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
         tune(recipe, manifest, device, ranks)
     else:
         _run(replace(command, recipe=recipe), manifest, device, ranks)
-
-
-def _require_architecture(name: str) -> None:
-    import timm
-
-    known = [*timm.list_models(), *timm.list_pretrained()]  # the latter with the tags of published weights
-    if name not in known:
-        close = get_close_matches(name, known, n=1) or ["efficientnet_b4"]
-        raise RecipeError(
-            "no such architecture", value=name, limit="the name of a timm model", remedy=f"try {close[0]}"
-        )
 
 
 def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "Ranks") -> None:
@@ -228,9 +221,9 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
             trainer.checkpoints.initial_weights = loaded.replace(weights, without_folders(weights))
         if ranks.is_main:
             write_json(folder / RECIPE_COPY, section_to_plain(recipe))
-        max_steps = PROFILE_WARMUP + command.profile if command.profile else command.max_steps
+        max_steps = PROFILE_WARMUP + command.profile if command.profile else command.max_steps or math.inf
         with profile_steps(trainer.engine.optimizer, folder, command.profile if ranks.is_main else 0):
-            position = trainer.run(max_steps, command.max_seconds)
+            position = trainer.run(max_steps, command.max_seconds or math.inf)
     if ranks.is_main:
         found, name = "nothing was validated", LAST
         if position.best >= 0:

@@ -93,7 +93,18 @@ def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks 
     largest = max(num_pictures // _MIN_STEPS, min(start.batch_size, num_pictures), 1)
     chosen = find_batch_size(lambda size: measure(replace(start, batch_size=size)), largest)
     chosen = try_options(measure, chosen, options_of(recipe, device), num_pictures * recipe.schedule.epochs)
-    loaded_per_s = time_loader(with_setting(recipe, chosen.setting), manifest)
+    # The loader is timed after its first batch, for some seconds or an epoch.
+    loader, order = training_loader(manifest, with_setting(recipe, chosen.setting), pin=False)
+    order.side_px = recipe.pictures.picture_px
+    batches = iter(loader)
+    next(batches)  # its processes start
+    began, pictures, seconds = time.perf_counter(), 0, 0.0
+    for _, labels in batches:
+        pictures += num_plants(labels)
+        seconds = time.perf_counter() - began
+        if seconds > _LOADER_S:
+            break
+    loaded_per_s = pictures / seconds if seconds else math.inf
     name = describe_device(device)
     tuned = propose(recipe, chosen, trials, device=name, num_ranks=ranks.num_ranks, loaded_per_s=loaded_per_s)
     for reason in tuned.reasons:
@@ -240,21 +251,6 @@ def try_options(
         if trial.fits and run_s(trial) < run_s(best) * (1 - NEAR):
             best = trial
     return best
-
-
-def time_loader(recipe: Recipe, manifest: Manifest) -> float:
-    """Pictures per second of the loader after its first batch, for some seconds or an epoch."""
-    loader, order = training_loader(manifest, recipe, pin=False)
-    order.side_px = recipe.pictures.picture_px
-    batches = iter(loader)
-    next(batches)  # its processes start
-    began, pictures, seconds = time.perf_counter(), 0, 0.0
-    for _, labels in batches:
-        pictures += num_plants(labels)
-        seconds = time.perf_counter() - began
-        if seconds > _LOADER_S:
-            break
-    return pictures / seconds if seconds else math.inf
 
 
 def propose(

@@ -9,11 +9,11 @@ from PIL import Image
 
 from models.answer import Question, answer_plant
 from models.errors import DataError
-from models.preprocess import InputSpec, picture_to_input
+from models.preprocess import picture_to_input
 from models.ranking import Promises
 from training.engine.checkpoint import read_checkpoint
 from training.evaluation.answers import COVERAGES, KINDS
-from training.export import Export, _negatives, export
+from training.export import Export, _picture_sets, export
 from training.loading.negatives import list_negatives
 
 
@@ -104,7 +104,7 @@ def test_pictures_that_the_network_was_trained_on_are_named(trained_on, things, 
         "the same": "pictures without a plant that the network was trained on",
         "others": "pictures without a plant that the network may have been trained on",
     }
-    found = _negatives((things,), checkpoint, InputSpec(height=48, width=48, train_px=48))
+    found = _picture_sets(msgspec.structs.replace(exporting, negatives=(things,)), checkpoint).negatives
     assert (found.name, len(found.paths)) == (expected[trained_on], 24)
 
 

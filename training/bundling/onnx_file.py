@@ -95,7 +95,16 @@ def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path:
     for entry in [*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output, model.graph]:
         del entry.metadata_props[:]
         entry.doc_string = ""
-    _store_half(model)
+    casts = []  # of large weights, stored as float16, to float32; ONNX Runtime folds them on loading
+    for initializer in model.graph.initializer:
+        array = numpy_helper.to_array(initializer)
+        if array.dtype == np.float32 and array.size >= _SMALLEST_HALVED:
+            name, stored = initializer.name, f"{initializer.name}_half"
+            initializer.CopyFrom(numpy_helper.from_array(array.astype(np.float16), stored))
+            casts.append(helper.make_node("Cast", [stored], [name], name=f"{name}_cast", to=TensorProto.FLOAT))
+    nodes = [*casts, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
     names = [taxonomy.taxa[index].scientific_name for index in taxonomy.taxon_of_output]
     metadata = {
         OUTPUT_KEYS_FIELD: json.dumps(taxonomy.output_keys, ensure_ascii=False),
@@ -113,21 +122,6 @@ def require_opset(model: onnx.ModelProto) -> None:
     opset = next(entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"})
     if opset != OPSET:
         raise BotanifyError(f"the exporter wrote opset {opset} instead of {OPSET}; install the locked versions.")
-
-
-def _store_half(model: onnx.ModelProto) -> None:
-    """Stores large float initializers as float16 with a Cast to float32, which ONNX Runtime folds on loading."""
-    casts = []
-    for initializer in model.graph.initializer:
-        array = numpy_helper.to_array(initializer)
-        if array.dtype != np.float32 or array.size < _SMALLEST_HALVED:
-            continue
-        name, stored = initializer.name, f"{initializer.name}_half"
-        initializer.CopyFrom(numpy_helper.from_array(array.astype(np.float16), stored))
-        casts.append(helper.make_node("Cast", [stored], [name], name=f"{name}_cast", to=TensorProto.FLOAT))
-    nodes = [*casts, *model.graph.node]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
 
 
 def write_fp32(checkpoint: Checkpoint, pictures: Pictures, target: Path) -> tuple[Floats, Floats]:

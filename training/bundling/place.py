@@ -75,8 +75,18 @@ def fit_prior(records: Records, num_taxa: int) -> PlacePrior:
     chosen = TRUSTS[2]
     if len(kept) and len(tested):
         draft = count_records(kept, num_taxa, chosen)
+        world_T = np.maximum(draft.counts, 1) / max(draft.counts.sum(), 1)
         sample = tested.subset(np.random.default_rng(0).permutation(len(tested))[:2000])
-        chosen = max(TRUSTS, key=lambda trust: _likelihood(replace(draft, trust=trust), sample))
+
+        def likelihood(trust: float) -> float:
+            """Mean log probability of the right taxon by place alone."""
+            prior, total = replace(draft, trust=trust), 0.0
+            for where, taxon in zip(sample.places(), sample.taxon_N, strict=True):
+                score_T = world_T * np.exp(prior.log_ratios(where))
+                total += float(np.log(score_T[taxon] / score_T.sum()))
+            return total / len(sample)
+
+        chosen = max(TRUSTS, key=likelihood)
     return count_records(records, num_taxa, chosen)
 
 
@@ -100,16 +110,6 @@ def count_records(records: Records, num_taxa: int, trust: float) -> PlacePrior:
     band_N = np.array([band_at(latitude) for latitude in records.latitude_N[dated]], np.int64)
     np.add.at(month_TBM, (records.taxon_N[dated], band_N, records.month_N[dated] - 1), 1)
     return PlacePrior(tuple(levels), month_TBM, trust)
-
-
-def _likelihood(prior: PlacePrior, records: Records) -> float:
-    """Mean log probability of the right taxon by place alone."""
-    world_T = np.maximum(prior.counts, 1) / max(prior.counts.sum(), 1)
-    total = 0.0
-    for where, taxon in zip(records.places(), records.taxon_N, strict=True):
-        score_T = world_T * np.exp(prior.log_ratios(where))
-        total += float(np.log(score_T[taxon] / score_T.sum()))
-    return total / len(records)
 
 
 def choose_rule(measure: Callable[[PlaceRule | None], tuple[float, float]]) -> PlaceRule | None:

@@ -149,7 +149,15 @@ def fit_plant_head(training: HeadInputs, calibration: HeadInputs, negatives: Hea
     groups, group_M = np.unique(groups_M, return_inverse=True)
     # The groups are dealt to at most five folds, in random order with a fixed seed.
     fold_M = (np.random.default_rng(0).permutation(len(groups)) % _NUM_FOLDS)[group_M]
-    tried = [_cross_validate(training, calibration, negatives, fold_M, strength) for strength in _STRENGTHS]
+    tried: list[tuple[float, Floats, float]] = []  # AUROC, score of each negative by the fit that left it out, strength
+    for strength in _STRENGTHS:
+        left_out_M, separation = np.zeros(len(negatives)), 0.0
+        for fold in np.unique(fold_M):
+            out_M = fold_M == fold
+            head = fit_logistic(training, negatives.subset(~out_M), strength)
+            left_out_M[out_M] = negatives.subset(out_M).scores(head)
+            separation += float(auroc(calibration.scores(head), left_out_M[out_M]) * out_M.mean())
+        tried.append((separation, left_out_M, strength))
     separation, score_M, strength = max(tried, key=lambda each: each[0])
     head = fit_logistic(training, negatives, strength)
     stops = max(float(np.quantile(score_M, 1 - _MOST_ACCEPTED)), _LIKELIER_A_PLANT)
@@ -191,20 +199,3 @@ def fit_logistic(plants: HeadInputs, negatives: HeadInputs, strength: float) -> 
         weight_distance=float(weight_I[-1]),
         bias=float(found[-1] - weight_I @ offset_I),
     )
-
-
-def _cross_validate(
-    training: HeadInputs,
-    calibration: HeadInputs,
-    negatives: HeadInputs,
-    fold_M: Whole,
-    strength: float,
-) -> tuple[float, Floats, float]:
-    """Returns the AUROC, the score of each negative by the fit that left it out, and the strength."""
-    score_M, separation = np.zeros(len(negatives)), 0.0
-    for fold in np.unique(fold_M):
-        out_M = fold_M == fold
-        head = fit_logistic(training, negatives.subset(~out_M), strength)
-        score_M[out_M] = negatives.subset(out_M).scores(head)
-        separation += auroc(calibration.scores(head), score_M[out_M]) * out_M.mean()
-    return float(separation), score_M, strength

@@ -91,7 +91,10 @@ def fit_threshold(scores: RankScores) -> FittedThreshold:
     If no threshold passes, it is the loosest that names at least 20 plants, 95 % of them right, without a promise; or 1
     if there is none, so that the rank stays silent.
     """
-    named_G, wrong_G = _count(scores)
+    ascending, thresholds = np.argsort(scores.score_N), np.asarray(GRID)
+    below_G = np.searchsorted(scores.score_N[ascending], thresholds, side="left")
+    wrong_below = np.concatenate(([0], np.cumsum(~scores.right_N[ascending])))
+    named_G, wrong_G = len(ascending) - below_G, wrong_below[-1] - wrong_below[below_G]
     tested_G = named_G >= MIN_NAMED
     failed_G = tested_G & (binom.cdf(wrong_G, named_G, MAX_RISK) > 1 - CONFIDENCE)
     passed = np.flatnonzero(tested_G & (np.cumsum(failed_G) == 0))
@@ -101,14 +104,6 @@ def fit_threshold(scores: RankScores) -> FittedThreshold:
         return FittedThreshold(GRID[passed[-1]], promise, named, wrong)
     holding = np.flatnonzero((named_G >= LEAST_NAMED) & (wrong_G <= MAX_RISK * named_G))
     return _without_promise(scores, GRID[holding[-1]] if len(holding) else 1.0)
-
-
-def _count(scores: RankScores) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], ...]:
-    """Returns for each threshold of the grid how many plants it names, and how many of these wrongly."""
-    ascending, thresholds = np.argsort(scores.score_N), np.asarray(GRID)
-    below_G = np.searchsorted(scores.score_N[ascending], thresholds, side="left")
-    wrong_below = np.concatenate(([0], np.cumsum(~scores.right_N[ascending])))
-    return len(ascending) - below_G, wrong_below[-1] - wrong_below[below_G]
 
 
 def _without_promise(scores: RankScores, threshold: float) -> FittedThreshold:

@@ -109,7 +109,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def eval_weights(self) -> dict[str, Any]:
         """The weights that are validated and exported."""
-        return self.ema if self.ema is not None else self.network
+        return self.ema or self.network
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:

@@ -28,13 +28,11 @@ class Checkpointer:
     initial_weights: str = ""
     """What was loaded into a new run, in words; a resumed run takes it from its checkpoint."""
 
-    def __init__(
-        self, engine: Engine, manifest: Manifest, global_batch: int, negatives: Negatives | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, manifest: Manifest, global_batch: int, negatives: Negatives) -> None:
         self._engine = engine
         self._manifest = manifest
         self._global_batch = global_batch
-        self._negatives_sha256 = negatives.sha256 if negatives is not None else ""
+        self._negatives_sha256 = negatives.sha256
         self._recipe = engine.recipe
         self._ranks = engine.ranks
         self.folder = CheckpointFolder(self._recipe.run.run, clean=self._ranks.is_main)
@@ -63,9 +61,13 @@ class Checkpointer:
     def checkpoint(self, position: Position) -> Checkpoint:
         """The run as it is now."""
         engine = self._engine
-        plant_output = engine.plant_output_state()
-        if plant_output is not None:
-            plant_output["negatives_sha256"] = self._negatives_sha256
+        plant_output = None
+        if engine.plant_output is not None:
+            plant_output = {
+                "weights": engine.plant_output.state_dict(),
+                "averaged": engine.scoring_model.get_submodule("plant_output").state_dict(),
+                "negatives_sha256": self._negatives_sha256,
+            }
         return Checkpoint(
             architecture=engine.network.architecture,
             network=engine.network.state_dict(),
@@ -136,7 +138,7 @@ def _require_same_data(checkpoint: Checkpoint, recipe: Recipe, manifest_sha256: 
         recipe.network.architecture,
         "resume with the recipe that the run was started with",
     )
-    then = checkpoint.plant_output["negatives_sha256"] if checkpoint.plant_output is not None else ""
+    then = (checkpoint.plant_output or {}).get("negatives_sha256", "")
     _require_same(
         "the run was started with other pictures without plants (--negatives)",
         f"list {negatives_sha256[:12]}" if negatives_sha256 else "none",

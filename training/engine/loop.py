@@ -26,7 +26,7 @@ from training.engine.losses import training_classes
 from training.engine.reporting import EpochSummary, Reporter, describe_run, notes_of_run
 from training.engine.step import Engine
 from training.engine.stop_signal import Stopped, StopReason, StopSignal
-from training.engine.validation import Validation, validate
+from training.engine.validation import validate
 from training.loading.data import training_loader
 from training.loading.negatives import list_negatives, num_plants
 from training.monitor.memory import (
@@ -108,7 +108,7 @@ class Trainer:
             checkpoint=str(path),
         )
 
-    def run(self, max_steps: int | None = None, max_seconds: float | None = None) -> Position:
+    def run(self, max_steps: float = math.inf, max_seconds: float = math.inf) -> Position:
         """Trains to the end of the recipe, or until a limit is reached.
 
         `max_steps` are further optimizer steps. `max_seconds` is the time that the run has trained since it began, not
@@ -130,8 +130,7 @@ class Trainer:
             launch=launch_id(),
         )
         reason = StopReason.NONE
-        self._stop_at = math.inf if max_steps is None else self.position.step + max_steps
-        self._stop_after_s = math.inf if max_seconds is None else max_seconds
+        self._stop_at, self._stop_after_s = self.position.step + max_steps, max_seconds
         if self.position.seconds >= self._stop_after_s and self.position.validated == self.position.step:
             reason = StopReason.TIME_LIMIT  # the run has ended before, with its validation
         with self.reporter.progress.shown(), self._signal:
@@ -151,7 +150,13 @@ class Trainer:
 
     def _run_epoch(self) -> StopReason:
         """Takes the steps that are left of an epoch; an epoch that is complete is validated and counted."""
-        num_done = self._begin_epoch()
+        epoch, global_batch = self.position.epoch, self._batches.global_batch
+        num_done = self.position.pictures // global_batch
+        self._batches.epoch, self._batches.first_picture = epoch, self.position.pictures
+        self._batches.side_px = side_at_epoch(self.recipe.pictures, epoch)
+        self.engine.train_mode()
+        self.monitor.begin_epoch()
+        self.reporter.progress.begin_epoch(epoch + 1, self._num_batches, num_done, global_batch)
         began, seconds_before, pictures = time.perf_counter(), self.position.seconds, 0
         reason, is_complete = StopReason.NONE, True
         for batch, (pixels, labels) in enumerate(self._load(), start=num_done):
@@ -162,7 +167,7 @@ class Trainer:
                 continue
             self.position = replace(
                 self.position,
-                pictures=(batch + 1) * self._batches.global_batch,
+                pictures=(batch + 1) * global_batch,
                 step=self.position.step + 1,
                 seconds=seconds_before + time.perf_counter() - began,
             )
@@ -180,17 +185,6 @@ class Trainer:
         else:
             self._save()  # no validation: it could take longer than a scheduler waits; the resumed run validates
         return reason
-
-    def _begin_epoch(self) -> int:
-        """Sets the loader and the engine to the run's position; returns how many batches of the epoch are done."""
-        epoch = self.position.epoch
-        num_done = self.position.pictures // self._batches.global_batch
-        self._batches.epoch, self._batches.first_picture = epoch, self.position.pictures
-        self._batches.side_px = side_at_epoch(self.recipe.pictures, epoch)
-        self.engine.train_mode()
-        self.monitor.begin_epoch()
-        self.reporter.progress.begin_epoch(epoch + 1, self._num_batches, num_done, self._batches.global_batch)
-        return num_done
 
     def _load(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches that are left of the epoch; the time until each is loaded counts as waiting."""
@@ -272,21 +266,15 @@ class Trainer:
             verdict=find_bottleneck(timing, self.recipe.data.workers, self.device),
         )
         is_due = epoch % run.validate_every_epochs == 0 or epoch == self.recipe.schedule.epochs or not is_complete
-        validation, is_best = self._validate() if is_due else (None, False)
+        validation, is_best = None, False
+        if is_due:
+            self._save()  # a scheduler may kill a long validation, and the resumed run then begins with it
+            validation = validate(self.engine, self.manifest, self.position.epoch, self._batches.side_px)
+            self.position, is_best = self.position.validated_with(validation.top1.value, validation.loss)
         if is_complete:
             self.position = replace(self.position, epoch=epoch, pictures=0)
         self.reporter.end_epoch(summary, validation)
         self._save(is_best=is_best)
-
-    def _validate(self) -> tuple[Validation, bool]:
-        """Validates, and says whether this is the best validation so far.
-
-        It saves first: a scheduler may kill a long validation, and the resumed run then begins with it.
-        """
-        self._save()
-        validation = validate(self.engine, self.manifest, self.position.epoch, self._batches.side_px)
-        self.position, is_best = self.position.validated_with(validation.top1.value, validation.loss)
-        return validation, is_best
 
     def _read(self) -> None:
         """Reads the losses since the last reading; the host waits for the device here, and nowhere else in an epoch.

@@ -175,22 +175,19 @@ class Engine:
             with self.clock.stage("backward"):
                 torch.autograd.backward(self.scaler.scale(total / window))
         self._losses.append(loss.detach())
-        if is_last:
-            with self.clock.stage("optimizer"):
-                self._optimizer_step(step)
-
-    def _optimizer_step(self, step: int) -> None:
-        clip_norm = self.recipe.schedule.clip_norm
-        if clip_norm > 0:
-            self.scaler.unscale_(self.optimizer)
-            norm = torch.nn.utils.clip_grad_norm_(self._trained.parameters(), clip_norm)
-            self._gradient_norms.append(norm.detach())
-        self.scaler.step(self.optimizer)
-        self.scaler.update(None if self._scales_loss else 1.0)
-        self.optimizer.zero_grad(set_to_none=True)
-        self.scheduler.step()
-        if self.ema is not None:
-            self.ema.update(step)
+        if not is_last:
+            return
+        with self.clock.stage("optimizer"):
+            if (clip_norm := self.recipe.schedule.clip_norm) > 0:
+                self.scaler.unscale_(self.optimizer)
+                norm = torch.nn.utils.clip_grad_norm_(self._trained.parameters(), clip_norm)
+                self._gradient_norms.append(norm.detach())
+            self.scaler.step(self.optimizer)
+            self.scaler.update(None if self._scales_loss else 1.0)
+            self.optimizer.zero_grad(set_to_none=True)
+            self.scheduler.step()
+            if self.ema is not None:
+                self.ema.update(step)
 
     def _prepare(self, pixels: Tensor, labels: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """The network input of all pictures, and the targets of the plants, which come first; `number` seeds mixing."""
@@ -268,20 +265,15 @@ class Engine:
         self._plant_figures.clear()
         self._gradient_norms.clear()
         bad_steps, bad_in_a_row = (int(count) for count in values[-2:])
-        self._repair_statistics(bad_steps)
-        return Readings(losses, norms, bad_steps, bad_in_a_row, float(self.scaler.get_scale()), figures)
-
-    def _repair_statistics(self, bad_steps: int) -> None:
-        """Restores running statistics of BatchNorm that a forward pass with an overflow has set to NaN or infinity.
-
-        Training does not read them, but validation and the exported network do.
-        """
+        # A forward pass with an overflow sets running statistics of BatchNorm to NaN or infinity. Training does not
+        # read them, but validation and the exported network do.
         if bad_steps == self._bad_steps_read:
             self._keep_statistics()
-            return
-        self._bad_steps_read = bad_steps
-        for now, before in zip(self._statistics(), self._finite_statistics, strict=True):
-            now.copy_(torch.where(now.isfinite(), now, before))
+        else:
+            self._bad_steps_read = bad_steps
+            for now, before in zip(self._statistics(), self._finite_statistics, strict=True):
+                now.copy_(torch.where(now.isfinite(), now, before))
+        return Readings(losses, norms, bad_steps, bad_in_a_row, float(self.scaler.get_scale()), figures)
 
     def _keep_statistics(self) -> None:
         self._finite_statistics = [value.clone() for value in self._statistics()]
@@ -293,13 +285,6 @@ class Engine:
     def scaler_state(self) -> dict[str, Any]:
         """The state of the loss scale; empty if the loss is not scaled."""
         return self.scaler.state_dict() if self._scales_loss else {}
-
-    def plant_output_state(self) -> dict[str, Any] | None:
-        """The weights of the plant output, and those of the model that is validated; None if there is none."""
-        if self.plant_output is None:
-            return None
-        averaged = self.scoring_model.get_submodule("plant_output").state_dict()
-        return {"weights": self.plant_output.state_dict(), "averaged": averaged}
 
     def load(
         self,

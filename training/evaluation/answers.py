@@ -207,10 +207,17 @@ def several_pictures(logits: Rows, scores: PictureScores, model: AnswerModel) ->
     The questions of one picture nest, so that the sizes are compared on the same pictures. Taxa with fewer than 5
     pictures are left out.
     """
-    questions = _questions(scores.found.taxon_labels_N)
+    questions, cutoffs = _questions(scores.found.taxon_labels_N), model.calibration.cutoffs
     found = []
     for size in NUM_PICTURES if questions else ():
-        hits = sum(_is_right(logits, scores, chosen[:size], model) for chosen in questions)
+        hits = 0
+        for chosen in (question[:size] for question in questions):
+            weight_B = np.full(size, 1 / size)
+            if scores.plant_N is not None and cutoffs is not None:
+                weight_B = picture_weights(scores.plant_N[chosen], cutoffs.plant)
+            combined_O = combine_pictures(logits[chosen], weight_B)
+            taxa_T = taxon_probabilities(output_probabilities(combined_O, model.temperature), model.taxonomy)
+            hits += int(taxa_T.argmax() == scores.found.taxon_labels_N[chosen[0]])
         found.append(SeveralPictures(size, share(hits, len(questions))))
     return found
 
@@ -228,16 +235,6 @@ def _questions(labels_N: Whole) -> list[Whole]:
         if len(drawn) == _MOST_QUESTIONS:
             break
     return drawn
-
-
-def _is_right(logits: Rows, scores: PictureScores, chosen: Whole, model: AnswerModel) -> bool:
-    """Returns whether the service's most likely taxon is right, without the rest of its answer."""
-    weight_B, cutoffs = np.full(len(chosen), 1 / len(chosen)), model.calibration.cutoffs
-    if scores.plant_N is not None and cutoffs is not None:
-        weight_B = picture_weights(scores.plant_N[chosen], cutoffs.plant)
-    combined_O = combine_pictures(logits[chosen], weight_B)
-    taxa_T = taxon_probabilities(output_probabilities(combined_O, model.temperature), model.taxonomy)
-    return bool(taxa_T.argmax() == scores.found.taxon_labels_N[chosen[0]])
 
 
 class ServedAnswers(msgspec.Struct, frozen=True):

@@ -6,12 +6,12 @@ pictures of the data set, so the licenses of the pictures apply to them.
 
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from PIL import Image, ImageDraw, ImageFont, ImageOps
@@ -77,8 +77,22 @@ def learning_curves(folder: Path) -> bytes:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(11, 7), layout="constrained")
         losses, top1, learning_rates, speed = figure.subplots(2, 2, sharex=True).flat
-        _draw_losses(losses, readings)
-        _draw_top1(top1, [event for event in events if "validation" in event])
+        all_steps, all_losses = loss_curve(readings)
+        finite = np.isfinite(all_losses)
+        steps, known = all_steps[finite], all_losses[finite]
+        thin = slice(None, None, -(-len(known) // _MAX_POINTS) or 1)
+        losses.plot(steps[thin], known[thin], color=_COLORS[0], alpha=0.3, linewidth=0.6)
+        line = smoothed(known, _SMOOTHED_SHARE * len(known))
+        losses.plot(steps[thin], line[thin], color=_COLORS[0], linewidth=1.8)
+        if not finite.all():  # crosses at the bottom of the panel
+            bad, foot = all_steps[~finite], losses.get_xaxis_transform()
+            losses.plot(bad, np.full(len(bad), 0.02), "x", color=_COLORS[1], transform=foot, label="not finite")
+        validated = [event for event in epochs if "validation" in event]
+        steps, shares = _floats(validated, "step"), [event["validation"]["top1"] for event in validated]
+        bounds = np.array([share["interval_95"] for share in shares], dtype=np.float64).reshape(-1, 2)
+        top1.fill_between(steps, *bounds.T, color=_COLORS[0], alpha=0.2, linewidth=0)
+        top1.plot(steps, [share["value"] for share in shares], color=_COLORS[0], marker="o", markersize=3)
+        top1.yaxis.set_major_formatter(PercentFormatter(1))
         named = [rates(event["lr"]) for event in readings]
         for color, name in zip(_COLORS, dict.fromkeys(name for lr in named for name in lr), strict=False):
             values = [lr.get(name, np.nan) for lr in named]
@@ -116,29 +130,6 @@ def loss_curve(readings: Sequence[Event]) -> tuple[Floats, Floats]:
     # The log has null for a value that is not finite.
     losses = [np.nan if loss is None else loss for event in readings for loss in event["losses"]]
     return np.concatenate(places), np.array(losses, dtype=np.float64)
-
-
-def _draw_losses(axes: Axes, readings: Sequence[Event]) -> None:
-    """Draws losses that are not finite as crosses at the bottom of the panel."""
-    all_steps, all_losses = loss_curve(readings)
-    finite = np.isfinite(all_losses)
-    steps, losses = all_steps[finite], all_losses[finite]
-    thin = slice(None, None, -(-len(losses) // _MAX_POINTS) or 1)
-    axes.plot(steps[thin], losses[thin], color=_COLORS[0], alpha=0.3, linewidth=0.6)
-    line = smoothed(losses, _SMOOTHED_SHARE * len(losses))
-    axes.plot(steps[thin], line[thin], color=_COLORS[0], linewidth=1.8)
-    if not finite.all():
-        bad = all_steps[~finite]
-        foot = axes.get_xaxis_transform()
-        axes.plot(bad, np.full(len(bad), 0.02), "x", color=_COLORS[1], transform=foot, label="not finite")
-
-
-def _draw_top1(axes: Axes, validated: Sequence[Event]) -> None:
-    steps, shares = _floats(validated, "step"), [event["validation"]["top1"] for event in validated]
-    bounds = np.array([share["interval_95"] for share in shares], dtype=np.float64).reshape(-1, 2)
-    axes.fill_between(steps, *bounds.T, color=_COLORS[0], alpha=0.2, linewidth=0)
-    axes.plot(steps, [share["value"] for share in shares], color=_COLORS[0], marker="o", markersize=3)
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
 
 
 def _floats(events: Sequence[Event], key: str) -> Floats:
@@ -191,13 +182,28 @@ class _Sheet:
     def jpeg(self, cells: Sequence[Cell]) -> bytes:
         """The pictures in a grid; the cell of a picture that cannot be read stays empty."""
         store = PictureStore(self._manifest)
-        pictures = []
-        for caption, row in cells:
-            try:
-                pictures.append((caption, store.read(row) if row != _NONE else b""))
-            except DataError:
-                pictures.append((caption, b""))
-        return _contact_sheet(pictures)
+        columns = min(_COLUMNS, len(cells))
+        rows = -(-len(cells) // columns)
+        across, down = _CELL_PX + _GAP_PX, _CELL_PX + _CAPTION_PX + _GAP_PX
+        sheet = Image.new("RGB", (columns * across + _GAP_PX, rows * down + _GAP_PX), _PAPER)
+        pen = ImageDraw.Draw(sheet)
+        # DejaVu Sans of matplotlib: Pillow's font has no × for hybrids.
+        font = ImageFont.truetype(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", _FONT_PX)
+        for position, (caption, row) in enumerate(cells):
+            left, top = position % columns * across + _GAP_PX, position // columns * down + _GAP_PX
+            picture = Image.new("RGB", (_CELL_PX, _CELL_PX), _EMPTY)
+            if row != _NONE:
+                with suppress(DataError, PictureError):
+                    read = read_picture(store.read(row), min_side_px=_CELL_PX)
+                    picture = ImageOps.fit(read.image, (_CELL_PX, _CELL_PX))
+            sheet.paste(picture, (left, top))
+            text = " ".join(caption.split())
+            while text not in {"", "…"} and pen.textlength(text, font) > _CELL_PX:
+                text = text.removesuffix("…")[:-1].rstrip() + "…"
+            pen.text((left, top + _CELL_PX + 2), text, fill=_INK, font=font)
+        file = io.BytesIO()
+        sheet.save(file, "JPEG", quality=_QUALITY, optimize=True)
+        return file.getvalue()
 
     def _mistake(self, at: int) -> Cell:
         return f"{self._score_N[at]:.0%} sure: is {self._names[self._right_N[at]]}", int(self._rows[at])
@@ -205,28 +211,3 @@ class _Sheet:
     def _examples(self, taxon: int) -> list[int]:
         """The first training pictures of a taxon, enough for a row, or an empty cell."""
         return self._trained[self._trained_taxa == taxon][: _COLUMNS - 1].tolist() or [_NONE]
-
-
-def _contact_sheet(pictures: Sequence[tuple[str, bytes]]) -> bytes:
-    """Draws pictures in a grid, each with its caption below, as a JPEG file; what does not decode stays empty."""
-    columns = min(_COLUMNS, len(pictures))
-    rows = -(-len(pictures) // columns)
-    across, down = _CELL_PX + _GAP_PX, _CELL_PX + _CAPTION_PX + _GAP_PX
-    sheet = Image.new("RGB", (columns * across + _GAP_PX, rows * down + _GAP_PX), _PAPER)
-    pen = ImageDraw.Draw(sheet)
-    # DejaVu Sans of matplotlib: Pillow's font has no × for hybrids.
-    font = ImageFont.truetype(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", _FONT_PX)
-    for position, (caption, data) in enumerate(pictures):
-        left, top = position % columns * across + _GAP_PX, position // columns * down + _GAP_PX
-        try:
-            cell = ImageOps.fit(read_picture(data, min_side_px=_CELL_PX).image, (_CELL_PX, _CELL_PX))
-        except PictureError:
-            cell = Image.new("RGB", (_CELL_PX, _CELL_PX), _EMPTY)
-        sheet.paste(cell, (left, top))
-        text = " ".join(caption.split())
-        while text not in {"", "…"} and pen.textlength(text, font) > _CELL_PX:
-            text = text.removesuffix("…")[:-1].rstrip() + "…"
-        pen.text((left, top + _CELL_PX + 2), text, fill=_INK, font=font)
-    file = io.BytesIO()
-    sheet.save(file, "JPEG", quality=_QUALITY, optimize=True)
-    return file.getvalue()

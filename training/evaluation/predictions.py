@@ -10,7 +10,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 import msgspec
 import numpy as np
@@ -252,26 +252,22 @@ def calibrated_predictions(
 
     Labels are positions of outputs, and rows those of the manifest. By default every picture shows another plant.
     """
-    found = [_predict(logits[part], labels[part], taxonomy, temperature) for part in chunks(*logits.shape)]
+    taxa = taxonomy.taxon_of_output[labels]
+    found = []
+    for part in chunks(*logits.shape):
+        outputs_NO = output_probabilities(logits[part], temperature)
+        taxa_NT, taxa_N = taxon_probabilities(outputs_NO, taxonomy), taxa[part]
+        ranks = rank_scores(taxa_NT, taxa_N, taxonomy)
+        of_part = (
+            taxa_NT.argmax(axis=1),
+            taxa_NT.max(axis=1),
+            taxa_NT[np.arange(len(taxa_N)), taxa_N],
+            num_rivals(outputs_NO, labels[part]),
+            num_rivals(taxa_NT, taxa_N),
+            np.stack([ranks[rank].score_N for rank in RANKS], axis=1),
+            np.stack([ranks[rank].right_N for rank in RANKS], axis=1),
+        )  # the last fields of `Predictions`
+        found.append(of_part)
     columns = (np.concatenate(column) for column in zip(*found, strict=True))
     every = np.arange(len(labels))
-    taxa = taxonomy.taxon_of_output[labels]
     return Predictions(every if rows is None else rows, labels, taxa, every if plants is None else plants, *columns)
-
-
-def _predict(
-    logits_NO: Floats, labels_N: Whole, taxonomy: Taxonomy, temperature: float
-) -> tuple[npt.NDArray[Any], ...]:
-    """Returns the last fields of `Predictions`, in their order."""
-    outputs_NO = output_probabilities(logits_NO, temperature)
-    taxa_NT, taxa_N = taxon_probabilities(outputs_NO, taxonomy), taxonomy.taxon_of_output[labels_N]
-    ranks = rank_scores(taxa_NT, taxa_N, taxonomy)
-    return (
-        taxa_NT.argmax(axis=1),
-        taxa_NT.max(axis=1),
-        taxa_NT[np.arange(len(taxa_N)), taxa_N],
-        num_rivals(outputs_NO, labels_N),
-        num_rivals(taxa_NT, taxa_N),
-        np.stack([ranks[rank].score_N for rank in RANKS], axis=1),
-        np.stack([ranks[rank].right_N for rank in RANKS], axis=1),
-    )

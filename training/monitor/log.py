@@ -40,7 +40,7 @@ class RunLog:
         self._stream.seek(0)
         self._stream.truncate(self._stream.read().rfind(b"\n") + 1)  # a last line that a crash cut off
 
-    def write(self, event: str, **fields: object) -> None:
+    def write(self, event: str, **fields: Any) -> None:
         """Appends an event with the time, in seconds since 1970."""
         if self._stream is None:
             return
@@ -48,7 +48,15 @@ class RunLog:
         self._stream.write(line + b"\n")
         self._stream.flush()
         try:
-            self._draw(event, fields)
+            if event == "start" and find_spec("tensorboard"):  # which has the first step
+                from torch.utils.tensorboard import SummaryWriter  # takes a third of a second
+
+                # Hides points of older files after this step, which are repeated, or all if the run starts over.
+                purge = fields["step"] + 1 if fields["step"] else 0
+                self._board = SummaryWriter(str(self._folder), purge_step=purge, flush_secs=_FLUSH_S)
+            if self._board is not None:
+                for tag, value in points_of(event, fields).items():
+                    self._board.add_scalar(tag, value, fields["step"])
         except OSError as error:  # as on a full disk; the run continues
             self._board = None
             self.write("note", note=f"nothing more is written for TensorBoard ({error}); this log has all events.")
@@ -60,18 +68,6 @@ class RunLog:
                 self._board.close()
         if self._stream is not None:
             self._stream.close()
-
-    def _draw(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Writes the points of an event, from "start" on, which has the first step."""
-        if event == "start" and find_spec("tensorboard"):
-            from torch.utils.tensorboard import SummaryWriter  # takes a third of a second
-
-            # Hides points of older files after this step, which are repeated, or all if the run starts over.
-            purge = fields["step"] + 1 if fields["step"] else 0
-            self._board = SummaryWriter(str(self._folder), purge_step=purge, flush_secs=_FLUSH_S)
-        if self._board is not None:
-            for tag, value in points_of(event, fields).items():
-                self._board.add_scalar(tag, value, fields["step"])
 
 
 def points_of(event: str, fields: Mapping[str, Any]) -> dict[str, float]:

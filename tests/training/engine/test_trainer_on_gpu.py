@@ -49,7 +49,7 @@ def trainer_for(data, run, setting, *flags):
     return make_trainer(data, run, PlantNetwork(NAME, NUM_OUTPUTS, dropout=0.2, drop_path=0.1), *setting, *flags)
 
 
-def finish(trainer, max_steps=None):
+def finish(trainer, max_steps=math.inf):
     try:
         return trainer.run(max_steps)
     finally:
