@@ -22,7 +22,7 @@ from training.engine.losses import TrainingClasses  # noqa: E402
 from training.engine.step import Engine  # noqa: E402
 from training.loading.negatives import NOT_A_PLANT  # noqa: E402
 from training.recipe import check_recipe, read_recipe  # noqa: E402
-from training.toml_file import section_to_plain
+from training.toml_file import section_to_plain  # noqa: E402
 
 DEVICE = torch.device("cuda:0")
 _STEP = 5
