@@ -185,10 +185,8 @@ def list_registry(registry: "Registry") -> None:
     for entry in sorted(entry.name for entry in entries if entry.name != CURRENT):
         try:
             record = load_bundle(registry.folder / entry).record
-            shares = (
-                f"{m.value:.1%} of {m.num_pictures:,} ({m.data})" for m in record.metrics if m.name == "top1_taxon"
-            )
-            facts = record.created, next(shares, "")
+            top1 = [metric for metric in record.metrics if metric.name == "top1_taxon"][:1]
+            facts = record.created, "".join(f"{each.value:.1%} of {each.num_pictures:,} ({each.data})" for each in top1)
         except BundleError as error:
             facts = "damaged", str(error)
         bundles.add_row("current" if entry == current else "", entry, *facts)
