@@ -12,10 +12,10 @@ from training.machine import Machine
 
 # Pictures a second, at least and at most. How each was made:
 # * Steps at 380 px and 5,337 outputs: a step moves 2.2 GB a picture (1.6 GB at best if compiled) at 4.3 TB/s (H200) or
-#   3.0 TB/s (H100; what a copy reaches on such cards), and gets to 60 to 75 % of that. A batch of 16 waits for the host,
-#   which starts its kernels in 31 to 38 ms.
-# * Full width: compiled at 320 px, where a picture moves 0.71 times as much; 16 cores load four to eight times as much as
-#   the two of results/amd-epyc-2-cores/loader.json with RandAugment.
+#   3.0 TB/s (H100; a copy reaches these on such cards), and gets to 60 to 75 % of that. A batch of 16 waits for the
+#   host, which starts its kernels in 31 to 38 ms.
+# * Full width: compiled at 320 px, where a picture moves 0.71 times as much; 16 cores load four to eight times as many
+#   as the two of results/amd-epyc-2-cores/loader.json with RandAugment.
 # * Plants: 1,500 kernels in a step of 32 pictures (tests/rehearsal), so the host is the limit.
 # * Network of the service: 0.55 GB a picture in fp16, at a third to half of the bandwidth.
 # * Service: 16 cores decode and answer, and the load generator takes one or two of them.

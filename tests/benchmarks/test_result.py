@@ -15,7 +15,7 @@ def test_a_result_names_its_command_without_the_folders_of_the_machine(tmp_path,
     monkeypatch.setattr(
         sys,
         "argv",
-        [program, "--small", "/home/me/data/small", "--camera=~/camera", "--side", "a b", "--run", "runs/x"],
+        [program, "--small", "/data/of/mine/small", "--camera=~/camera", "--side", "a b", "--run", "runs/x"],
     )
     write_result(Speed(2.0), "2 a second", tmp_path / "speed.json")
     assert json.loads((tmp_path / "speed.json").read_text()) == {
