@@ -32,7 +32,7 @@ from serving.decoding.messages import (
     Ready,
     Reply,
     SharedArea,
-    pack,
+    as_line,
     read_command,
 )
 from serving.machine import lower_priority
@@ -53,10 +53,9 @@ def main() -> None:
     decoder = _Decoder(SharedArea(descriptor), child_bytes, seconds)
     _limit(resource.RLIMIT_CORE, 0)
     with suppress(BrokenPipeError, ConnectionResetError), socket.socket(fileno=0) as service:
-        service.sendall(pack(Ready()))
-        commands = service.makefile("rb")
-        while (command := read_command(commands)) is not None:
-            service.sendall(pack(decoder.handle(command)))
+        service.sendall(as_line(Ready()))
+        for line in service.makefile("rb"):
+            service.sendall(as_line(decoder.handle(read_command(line))))
             decoder.trim_memory()
 
 

@@ -1,4 +1,4 @@
-"""The messages between the service and a decoding child: MessagePack with a length prefix of four bytes.
+"""The messages between the service and a decoding child: one line of JSON each.
 
 The service sends a `Step` for the header and receives the `Cost`. Once that much memory is granted it sends that which
 decodes. The child keeps nothing between commands. Bytes and pixels are passed through a `SharedArea`, memory that both
@@ -9,7 +9,8 @@ import mmap
 import os
 import sys
 import tempfile
-from typing import Annotated, BinaryIO, Final, Literal
+from collections.abc import Callable
+from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
@@ -18,7 +19,6 @@ import numpy.typing as npt
 from models.errors import PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
 from models.preprocess import InputSpec
 
-PREFIX_BYTES: Final = 4
 MAX_MESSAGE_BYTES: Final = 65_536  # real messages take a few hundred bytes; a child that sends more is broken
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 # Stays mapped between pictures, because new pages cost about 1 ms per MB. Most photographs are smaller.
@@ -85,31 +85,13 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 Command = Step | Ping
 Reply = Ready | Cost | Done | Failed
-_encoder: Final = msgspec.msgpack.Encoder()
-_command_decoder: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)
-_reply_decoder: Final[msgspec.msgpack.Decoder[Reply]] = msgspec.msgpack.Decoder(Reply)
+read_command: Final[Callable[[bytes], Command]] = msgspec.json.Decoder(Command).decode
+read_reply: Final[Callable[[bytes], Reply]] = msgspec.json.Decoder(Reply).decode
 
 
-def pack(message: Command | Reply) -> bytes:
-    """Encodes a message with its length prefix."""
-    content = _encoder.encode(message)
-    return len(content).to_bytes(PREFIX_BYTES, "big") + content
-
-
-def unpack_reply(content: bytes) -> Reply:
-    """Decodes a reply, given without its length prefix.
-
-    Raises:
-        msgspec.DecodeError: The content is not a reply.
-    """
-    return _reply_decoder.decode(content)
-
-
-def read_command(stream: BinaryIO) -> Command | None:
-    """Waits for the next command; returns None if the service has closed the connection."""
-    prefix = stream.read(PREFIX_BYTES)
-    content = stream.read(int.from_bytes(prefix, "big"))
-    return _command_decoder.decode(content) if content else None
+def as_line(message: Command | Reply) -> bytes:
+    """Encodes a message; JSON without indentation has no line end within."""
+    return msgspec.json.encode(message) + b"\n"
 
 
 class SharedArea:

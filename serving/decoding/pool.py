@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -278,9 +278,7 @@ class DecoderPool:
         _set_once(first_outcome, None)
         try:
             while child.is_alive:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_PING_INTERVAL_S):
-                        await child.wait()
+                await child.wait(_PING_INTERVAL_S)
                 if not child.is_busy:
                     await child.ping()
         finally:

@@ -6,16 +6,15 @@ import math
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,7 +22,6 @@ from models.errors import BotanifyError
 from models.preprocess import InputSpec
 from serving.decoding.messages import (
     MAX_MESSAGE_BYTES,
-    PREFIX_BYTES,
     Command,
     Cost,
     Done,
@@ -33,8 +31,8 @@ from serving.decoding.messages import (
     Reply,
     SharedArea,
     Step,
-    pack,
-    unpack_reply,
+    as_line,
+    read_reply,
 )
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -56,7 +54,6 @@ _ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _KEEP_PAGES: Final = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "50331648"}
 _START_TIMEOUT_S: Final = 60.0  # 0.5 s in measurements; longer with a cold disk or on a busy machine
 _EXIT_GRACE_S: Final = 1.0  # how long a child that has closed its connection may take to exit
-_FIRST_POLL_S, _LONGEST_POLL_S = 0.001, 0.05
 # A child with work that gets no processor time for this long is suspended or blocked. Even on a machine with a hundred
 # busy processes per core it gets some.
 _FROZEN_S: Final = 3.0
@@ -140,72 +137,6 @@ class ChildLost(BotanifyError):
     code = "child_lost"
 
 
-class Channel(asyncio.Protocol):
-    """The service's end of the socket to a child: an asyncio protocol that receives one reply to each command."""
-
-    def __init__(self) -> None:
-        self.lost = asyncio.Event()
-        """Set once the child has ended or is disconnected."""
-        self._received = bytearray()
-        self._replies: asyncio.Queue[Reply | None] = asyncio.Queue()
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio.Transport
-
-    def data_received(self, data: bytes) -> None:
-        """Called by asyncio; queues a reply once it is complete."""
-        self._received += data
-        size = int.from_bytes(self._received[:PREFIX_BYTES], "big")
-        if size > MAX_MESSAGE_BYTES:
-            self.abort()
-        elif len(self._received) >= PREFIX_BYTES + max(size, 1):
-            try:
-                self._replies.put_nowait(unpack_reply(bytes(self._received[PREFIX_BYTES:])))
-            except msgspec.MsgspecError:  # invalid content, or two replies to one command
-                self.abort()
-            self._received.clear()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the name that asyncio uses
-        """Called by asyncio."""
-        self.lost.set()
-        self._replies.put_nowait(None)
-
-    async def receive(self) -> Reply:
-        """Waits for the next reply.
-
-        Raises:
-            ChildLost: The connection has ended.
-        """
-        reply = await self._replies.get()
-        if reply is None:
-            self._replies.put_nowait(None)
-            raise ChildLost("the child has ended")
-        return reply
-
-    def send(self, command: Command) -> None:
-        """Sends a command.
-
-        Raises:
-            ChildLost: The connection has ended.
-        """
-        if self.lost.is_set() or self._transport is None or self._transport.is_closing():
-            raise ChildLost("the child has ended")  # uvloop raises RuntimeError for a write to a closed transport
-        self._transport.write(pack(command))
-
-    def close(self) -> None:
-        """Closes the connection after pending data is sent; the child then exits."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Closes the connection at once, without sending pending data."""
-        self.lost.set()  # asyncio calls `connection_lost` only later, and nobody may use the child until then
-        if self._transport is not None:
-            self._transport.abort()
-
-
 class ChildHangs(ChildLost):
     """The child gets no processor time; `reset` kills it."""
 
@@ -227,8 +158,11 @@ class OutOfTime(BotanifyError):
 class ChildProcess:
     """A running child; create it with `start`."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", channel: Channel, area: SharedArea) -> None:
-        self._process, self._channel, self._area = process, channel, area
+    def __init__(
+        self, process: Process, replies: asyncio.StreamReader, commands: asyncio.StreamWriter, area: SharedArea
+    ) -> None:
+        self._process, self._replies, self._commands, self._area = process, replies, commands, area
+        self._exit = asyncio.create_task(process.wait())
         self._clock = processor_clock(process.pid)
         self._turn = asyncio.Lock()  # one command at a time: a ping, or a step of a picture
         self._is_interrupted = False
@@ -245,20 +179,18 @@ class ChildProcess:
             ChildLost: The child exits before it is ready.
             OSError: The system has no memory or processes left.
         """
-        area = SharedArea.create(picture_bytes)
-        service_end, child_end = socket.socketpair()
-        with child_end:
-            try:
-                _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=service_end)
-                process = _launch(child_end, area.descriptor, str(child_bytes), str(seconds))
-            except BaseException:
-                service_end.close()
-                area.close()
-                raise
-        child = cls(process, channel, area)
+        with ExitStack() as undo:
+            area = undo.enter_context(closing(SharedArea.create(picture_bytes)))
+            service_end, child_end = socket.socketpair()
+            with child_end:
+                replies, commands = await asyncio.open_unix_connection(sock=service_end, limit=MAX_MESSAGE_BYTES)
+                undo.enter_context(closing(commands))
+                process = await _launch(child_end, area.descriptor, str(child_bytes), str(seconds))
+            undo.pop_all()
+        child = cls(process, replies, commands, area)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
-                _expected(await channel.receive(), Ready)
+                _expected(await child.receive(), Ready)
         except (ChildLost, TimeoutError):
             await child.stop(_EXIT_GRACE_S)
             raise ChildLost(f"exit status {child.exit_status}") from None
@@ -274,13 +206,14 @@ class ChildProcess:
 
     @property
     def exit_status(self) -> int | None:
-        """`subprocess.Popen.returncode`, which is negative if a signal ended the child."""
+        """Negative if a signal ended the child, None while it runs."""
         return self._process.returncode
 
     @property
     def is_alive(self) -> bool:
         """Whether the child accepts commands; a suspended one does until a `ping`."""
-        return not self._channel.lost.is_set()
+        is_connected = not self._commands.is_closing() and not self._replies.at_eof()
+        return is_connected and self._process.returncode is None
 
     @property
     def is_busy(self) -> bool:
@@ -314,8 +247,8 @@ class ChildProcess:
         async with self._turn:
             try:
                 async with asyncio.timeout(_FROZEN_S):
-                    self._channel.send(Ping())
-                    _expected(await self._channel.receive(), Ready)
+                    self._send(Ping())
+                    _expected(await self.receive(), Ready)
                 self.replied_at = perf_counter()
             except (ChildLost, TimeoutError):
                 self.kill()
@@ -330,39 +263,47 @@ class ChildProcess:
         self.decode_s = 0.0
         self._area.release()
 
-    async def wait(self) -> None:
-        """Waits until the child has ended."""
-        await self._channel.lost.wait()
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Waits until the child has ended, or as long as `timeout_s`."""
+        await asyncio.wait({self._exit}, timeout=timeout_s)
+
+    async def receive(self) -> Reply:
+        """Waits for the next reply.
+
+        Raises:
+            ChildLost: The child has ended, or sent what is no reply.
+        """
+        try:
+            return read_reply(await self._replies.readline())
+        except (ValueError, ConnectionError) as error:  # ValueError: no message, or a line that is too long
+            self._commands.transport.abort()
+            raise ChildLost("the child has ended") from error
 
     def kill(self) -> None:
         """Kills the child."""
-        self._process.kill()
-        self._channel.abort()
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._commands.transport.abort()  # nobody may use the child from now on
 
     async def stop(self, grace_s: float) -> None:
         """Asks the child to exit, and kills it if it has not done so within `grace_s`."""
-        self._channel.close()
+        self._commands.close()
         try:
-            async with asyncio.timeout(grace_s):
-                await self._wait_for_exit()
-        except TimeoutError:
-            self._process.kill()
-            await self._wait_for_exit()  # the kernel frees hundreds of megabytes; `wait` would block the event loop
+            await self.wait(grace_s)
         finally:
-            self._process.kill()  # does nothing if it has exited
-            self._process.wait()
+            self.kill()
             self._area.close()
+        await self.wait()
 
     def _reserve(self, num_bytes: int) -> None:
         if not self.is_alive:  # the area may be closed
             raise ChildLost("the child has ended")
         self._area.reserve(num_bytes)
 
-    async def _wait_for_exit(self) -> None:
-        pause_s = _FIRST_POLL_S
-        while self._process.poll() is None:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_POLL_S)
+    def _send(self, command: Command) -> None:
+        if not self.is_alive:  # uvloop raises RuntimeError for a write to a closed connection
+            raise ChildLost("the child has ended")
+        self._commands.write(as_line(command))
 
     async def _step(self, data: bytes, command: Command, kind: type[_Reply], time: DecodeTime) -> _Reply:
         """Passes a picture to the child, sends a command about it, and returns the reply."""
@@ -373,7 +314,7 @@ class ChildProcess:
                 await self._write(data)
                 self._is_interrupted = True
                 with time.step(self._clock):
-                    self._channel.send(command)
+                    self._send(command)
                     reply = await self._watch(time)
                 self._is_interrupted = not isinstance(reply, kind | Failed)
                 return _expected(reply, kind)
@@ -401,7 +342,7 @@ class ChildProcess:
         while True:
             try:
                 async with asyncio.timeout(max(_SHORTEST_WAIT_S, min(time.lasts_s, _FROZEN_S))):
-                    return await self._channel.receive()
+                    return await self.receive()
             except TimeoutError:
                 last_s, clock_s, now = clock_s, self._clock(), perf_counter()
             _require_time(time)
@@ -412,9 +353,7 @@ class ChildProcess:
 
     async def _has_crashed(self) -> bool:
         """Whether the child, which is lost, has ended because of what it did itself."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_EXIT_GRACE_S):
-                await self._wait_for_exit()
+        await self.wait(_EXIT_GRACE_S)
         status = self.exit_status
         return status is not None and (status >= 0 or -status in _OWN_FAULTS)
 
@@ -433,15 +372,15 @@ def _expected(reply: Reply, kind: type[_Reply]) -> _Reply:
     raise ChildCrashed(f"the child sent {type(reply).__name__} instead of {kind.__name__}")
 
 
-def _launch(stdin: socket.socket, descriptor: int, *arguments: str) -> "subprocess.Popen[bytes]":
+async def _launch(stdin: socket.socket, descriptor: int, *arguments: str) -> Process:
     inherited = {name: os.environ[name] for name in _INHERITED_VARIABLES & os.environ.keys()}
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     # -P keeps the working directory off the module path. -W ignore keeps warnings about pictures out of the log.
     command = [sys.executable, "-P", "-W", "ignore", "-m", "serving.decoding.child", str(descriptor), *arguments]
-    return subprocess.Popen(
-        command,
+    return await asyncio.create_subprocess_exec(
+        *command,
         stdin=stdin.fileno(),
-        stdout=subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
         pass_fds=[descriptor],
         env={**inherited, **_ONE_THREAD, **_KEEP_PAGES, "PYTHONPATH": path},
     )

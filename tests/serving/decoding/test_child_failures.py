@@ -6,13 +6,14 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
 from models.errors import UnreadableImage
 from serving.decoding import process
-from serving.decoding.messages import SharedArea
-from serving.decoding.process import Channel, ChildLost
+from serving.decoding.messages import MAX_MESSAGE_BYTES, SharedArea
+from serving.decoding.process import ChildLost, ChildProcess
 from serving.errors import NotReady
 from tests.serving.decoding.running_pool import (
     RESTARTS,
@@ -60,7 +61,8 @@ def test_picture_whose_child_is_lost_is_decoded_by_another(one, pid, number):
     stop(pid)
     task = begin(one)
     os.kill(pid, number)
-    os.kill(pid, signal.SIGCONT)
+    with suppress(ProcessLookupError):  # SIGKILL ends a suspended process too
+        os.kill(pid, signal.SIGCONT)
     assert outcome(one, task).format == "PNG"
     assert pid not in one.pids()
     assert value(one.metrics, RESTARTS) == restarts + 1
@@ -256,18 +258,21 @@ def test_cancelled_decode_that_waits_for_memory_ends_at_once(one, pid):
 
 @pytest.mark.parametrize(
     "sent",
-    [b"\xff\xff\xff\xff", b"\0\0\0\x03abc", b"\0\0\0\x01\x80", b"\0\0\0\x00x"],
-    ids=["too long", "not MessagePack", "unknown type", "longer than its prefix"],
+    [b" " * 70_000, b"abc\n", b"{}\n", b"\n", b'{"type":"Failed"}\n', b"\xff\n"],
+    ids=["too long", "not JSON", "no type", "nothing", "without its fields", "not UTF-8"],
 )
 def test_child_that_sends_an_invalid_message_is_disconnected(sent):
     async def listen():
         ours, theirs = socket.socketpair()
+        replies, commands = await asyncio.open_unix_connection(sock=ours, limit=MAX_MESSAGE_BYTES)
+        running = await asyncio.create_subprocess_exec("sleep", "60")
+        child = ChildProcess(running, replies, commands, SharedArea.create(1))
         with theirs:
-            _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=ours)
             theirs.send(sent)
             with pytest.raises(ChildLost):
                 async with asyncio.timeout(5):
-                    await channel.receive()
-            assert channel.lost.is_set()
+                    await child.receive()
+            assert not child.is_alive
+        await child.stop(0.0)
 
     asyncio.run(listen())
