@@ -4,7 +4,7 @@ import ctypes
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 
@@ -38,13 +38,6 @@ _CPU_PREFERENCE: Final[tuple[Precision, ...]] = ("int8", "fp32", "fp16")
 _GPU_PREFERENCE: Final[tuple[Precision, ...]] = ("fp16", "fp32", "int8")
 
 
-class NextRun(NamedTuple):
-    """The run to start now."""
-
-    num_pictures: int
-    mode: RunMode
-
-
 class SchedulingPolicy(msgspec.Struct, frozen=True):
     """Decides what runs next. A batch never waits to fill up: when a run ends, the queue becomes the next one."""
 
@@ -55,21 +48,17 @@ class SchedulingPolicy(msgspec.Struct, frozen=True):
     batch_sizes: tuple[int, ...] = (1,)
     """The batch sizes that runs use, ascending; each is warmed up."""
 
-    def choose(self, num_waiting: int, running: tuple[RunMode, ...], *, alone: bool) -> NextRun | None:
-        """Chooses the next run.
+    def choose(self, running: tuple[RunMode, ...], *, alone: bool) -> RunMode | None:
+        """Returns the mode of the next run, or None if the device is fully used.
 
         Args:
-            num_waiting: Pictures in the queue.
             running: The modes of the runs in flight.
             alone: Whether the service works on no other picture than the first one in the queue.
-
-        Returns:
-            The run, or None if the queue is empty or the device is fully used.
         """
-        if num_waiting == 0 or "latency" in running or len(running) >= self.num_workers:
+        if "latency" in running or len(running) >= self.num_workers:
             return None
         takes_all_cores = alone and not running and "latency" in self.num_threads_by_mode
-        return NextRun(min(num_waiting, self.batch_sizes[-1]), "latency" if takes_all_cores else "throughput")
+        return "latency" if takes_all_cores else "throughput"
 
     def padded_size(self, num_pictures: int) -> int:
         """Returns the smallest batch size that holds the pictures."""
@@ -101,16 +90,6 @@ def cpu_policy(num_cores: int) -> SchedulingPolicy:
     return SchedulingPolicy(num_cores, threads)
 
 
-def fixed_policy(num_runs: int, num_threads: int) -> SchedulingPolicy:
-    """Batch size 1, with the number of runs and threads that the operator set."""
-    return SchedulingPolicy(num_runs, {"throughput": num_threads})
-
-
-def gpu_policy(num_runs: int = 2) -> SchedulingPolicy:
-    """Dynamic batches, by default two in flight, so that one can be copied while the other runs."""
-    return SchedulingPolicy(num_runs, {"throughput": None}, _BATCH_SIZES)
-
-
 def choose_policy(*, cuda: bool, num_cores: int, num_threads: int | None, num_runs: int | None) -> SchedulingPolicy:
     """Returns the scheduling policy for the device.
 
@@ -120,12 +99,12 @@ def choose_policy(*, cuda: bool, num_cores: int, num_threads: int | None, num_ru
         num_threads: Threads per run, if the operator set them.
         num_runs: Concurrent runs, if the operator set them.
     """
-    if cuda:
-        return gpu_policy(num_runs) if num_runs else gpu_policy()
+    if cuda:  # by default two batches in flight, so that one can be copied while the other runs
+        return SchedulingPolicy(num_runs or 2, {"throughput": None}, _BATCH_SIZES)
     if num_threads is None and num_runs is None:
         return cpu_policy(num_cores)
     threads = num_threads or max(1, num_cores // (num_runs or 1))
-    return fixed_policy(num_runs or max(1, num_cores // threads), threads)
+    return SchedulingPolicy(num_runs or max(1, num_cores // threads), {"throughput": threads})
 
 
 def choose_precision(record: BundleRecord, requested: Precision | None, provider: Provider = "cpu") -> Precision:

@@ -15,8 +15,9 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import structlog
@@ -25,7 +26,7 @@ from models.session import NetworkOutput, NetworkSession
 from serving.errors import NotReady, RunFailed
 from serving.machine import lower_priority, return_freed_memory
 from serving.metrics import Metrics
-from serving.scheduling.networks import NextRun, RunMode, SchedulingPolicy
+from serving.scheduling.networks import RunMode, SchedulingPolicy
 
 Array = npt.NDArray[np.float32]
 Row = tuple[Array, Array]
@@ -36,21 +37,17 @@ _WARM_UP_TIMEOUT_S: Final = 300.0  # for every batch size in every mode and work
 _CHECK_INTERVAL_S: Final = 0.5
 _BETWEEN_FREES_S: Final = 0.01  # freeing a network holds the interpreter's lock; the event loop runs in between
 _MAX_CHECKS: Final = 4  # health checks that may hang in the network at once; a hung thread cannot be ended
-Callback = Callable[["Worker", Any, BaseException | None], None]
-"""Receives the worker, the result of its call, and the exception if the call raised one."""
 
 _log = structlog.get_logger(__name__)
 _kept = threading.local()  # the batches of a thread, by shape
 
 
 class Worker:
-    """A thread that runs one call at a time and reports the result to the event loop."""
+    """A thread that runs one call at a time for an event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
-        self._loop = loop
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Callback] | None] = queue.SimpleQueue()
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self._started_at: float | None = None
-        self._is_stopped = False
         self._thread = threading.Thread(target=self._process_calls, name=name, daemon=True)
         self._thread.start()
 
@@ -65,26 +62,18 @@ class Worker:
             return True
         return self._started_at is not None and time.monotonic() - self._started_at > timeout_s
 
-    def submit(self, call: Callable[[], Any], callback: Callback) -> None:
-        """Starts a call; the worker must be idle.
+    def submit(self, call: Callable[[], Any]) -> "asyncio.Future[Any]":
+        """Starts a call, and returns the future of its result; it stays pending if the thread dies or hangs.
 
-        `callback` is called once on the event loop, unless the thread dies or hangs or `stop` was called.
+        The worker must be idle.
         """
         self._started_at = time.monotonic()
-        self._calls.put((call, callback))
-
-    async def run(self, call: Callable[[], Any]) -> Any:
-        """Runs a call in the thread and returns its result or raises its exception."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self.submit(call, partial(_complete, future))
-        try:
-            return await future
-        finally:
-            del future  # it holds the exception, whose traceback holds this frame and thereby the call
+        future = asyncio.get_running_loop().create_future()
+        self._calls.put((call, future))
+        return future
 
     def stop(self) -> None:
-        """Ends the thread after its current call. The callback of that call is no longer called."""
-        self._is_stopped = True
+        """Ends the thread after its current call."""
         self._calls.put(None)
 
     def join(self) -> None:
@@ -94,7 +83,7 @@ class Worker:
     def _process_calls(self) -> None:
         lower_priority()
         while (item := self._calls.get()) is not None:
-            call, callback = item
+            call, future = item
             result, error = None, None
             try:
                 result = call()
@@ -102,48 +91,45 @@ class Worker:
                 error = raised
             del call, item  # they hold the pictures
             try:
-                self._loop.call_soon_threadsafe(self._report, callback, result, error)
+                future.get_loop().call_soon_threadsafe(self._complete, future, result, error)
             except RuntimeError:  # the loop is closed
                 return
-            del callback, result, error  # the traceback of the error holds this frame
+            del future, result, error  # the traceback of the error holds this frame
 
-    def _report(self, callback: Callback, result: Any, error: BaseException | None) -> None:
+    def _complete(self, future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
         self._started_at = None
-        if not self._is_stopped:
-            callback(self, result, error)
-
-
-def _complete(future: asyncio.Future[Any], _worker: Worker, result: Any, error: BaseException | None) -> None:
-    if not future.done():
-        future.set_result(result) if error is None else future.set_exception(error)
+        if not future.done():
+            future.set_result(result) if error is None else future.set_exception(error)
 
 
 async def run_in_daemon_thread(call: Callable[[], Any]) -> Any:
     """Runs a call in a new daemon thread, which the program does not wait for when it exits."""
-    worker = Worker(asyncio.get_running_loop(), "daemon")
+    worker = Worker("daemon")
     try:
-        return await worker.run(call)
+        return await worker.submit(call)
     finally:
         worker.stop()
 
 
-class _QueuedPicture:
+class _QueuedPicture(msgspec.Struct, eq=False):
     """One picture and the future of its logits and features."""
 
-    def __init__(self, pixels: Array, virtual_start_s: float, *, alone: bool, output: "asyncio.Future[Row]") -> None:
-        self.pixels, self.virtual_start_s = pixels, virtual_start_s
-        self.alone, self.output = alone, output
-        self.queued_at = time.perf_counter()
-        self.has_failed = False
-        """Whether a run with this picture failed; the picture is then retried in a run of its own."""
+    pixels: Array
+    virtual_start_s: float
+    alone: bool
+    output: asyncio.Future[Row]
+    queued_at: float = msgspec.field(default_factory=time.perf_counter)
+    has_failed: bool = False
+    """Whether a run with this picture failed; the picture is then retried in a run of its own."""
 
 
-class _Run:
+class _Run(NamedTuple):
     """A batch of pictures in flight."""
 
-    def __init__(self, mode: RunMode, pictures: Sequence[_QueuedPicture]) -> None:
-        self.mode, self.pictures = mode, pictures
-        self.started_at = time.perf_counter()
+    mode: RunMode
+    pictures: Sequence[_QueuedPicture]
+    started_at: float
+    rows: asyncio.Future[list[Row]]
 
 
 class Scheduler:
@@ -228,7 +214,7 @@ class Scheduler:
         loop = asyncio.get_running_loop()
         alone = alone and len(inputs) == 1
         pictures = [
-            _QueuedPicture(pixels, start_s, alone=alone, output=loop.create_future())
+            _QueuedPicture(pixels, start_s, alone, loop.create_future())
             for pixels, start_s in zip(inputs, virtual_starts_s or [0.0] * len(inputs), strict=True)
         ]
         for picture in pictures:
@@ -252,6 +238,8 @@ class Scheduler:
         for picture in self._queue:
             picture.output.cancel()
         self._drop_cancelled()
+        for run in self._running.values():
+            run.rows.cancel()
         workers = [*self._idle, *self._running]
         for worker in workers:
             worker.stop()
@@ -261,7 +249,7 @@ class Scheduler:
     async def _warm_up_worker(self, worker: Worker, pixels: Array) -> list[Row]:
         """Returns the logits and features of the first picture of each run."""
         runs: list[list[Row]] = [
-            await worker.run(partial(_run_batch, network, [pixels] * size, size))
+            await worker.submit(partial(_run_batch, network, [pixels] * size, size))
             for network in self._networks.values()
             for size in self.policy.batch_sizes
         ]
@@ -271,40 +259,29 @@ class Scheduler:
 
     def _start_runs(self) -> None:
         """Starts every run that the policy allows now."""
-        while self._idle and (run := self._next_run()) is not None:
-            worker = self._idle.pop()
-            self._running[worker] = run
-            self._metrics.batch_pictures.observe(len(run.pictures))
-            for picture in run.pictures:
-                self._metrics.stage_s.labels("queue").observe(run.started_at - picture.queued_at)
-            pixels = [picture.pixels for picture in run.pictures]
-            size = self.policy.padded_size(len(pixels))
-            worker.submit(partial(_run_batch, self._networks[run.mode], pixels, size), self._on_run_done)
+        self._drop_cancelled()
+        while self._idle and self._queue:
+            running = tuple(run.mode for run in self._running.values())
+            mode = self.policy.choose(running, alone=self._queue[0].alone and len(self._queue) == 1)
+            if mode is None:
+                break
+            self._start_run(self._idle.pop(), mode)
         self._metrics.queued.set(len(self._queue))
 
-    def _next_run(self) -> _Run | None:
-        while self._queue and self._queue[0].output.done():
-            self._queue.popleft()
-        if not self._queue:
-            return None
-        running = tuple(run.mode for run in self._running.values())
-        alone = self._queue[0].alone and len(self._queue) == 1
-        chosen = self.policy.choose(len(self._queue), running, alone=alone)
-        return None if chosen is None else _Run(chosen.mode, self._dequeue(chosen))
-
-    def _dequeue(self, chosen: NextRun) -> list[_QueuedPicture]:
+    def _start_run(self, worker: Worker, mode: RunMode) -> None:
         """Takes the pictures of the next run off the queue; a retried picture gets a run of its own."""
-        taken: list[_QueuedPicture] = []
-        while self._queue and len(taken) < chosen.num_pictures:
-            picture = self._queue[0]
-            if not picture.output.done():
-                if picture.has_failed and taken:
-                    break
-                taken.append(picture)
+        first = itertools.islice(self._queue, self.policy.batch_sizes[-1])
+        pictures = list(itertools.takewhile(lambda picture: not picture.has_failed, first)) or [self._queue[0]]
+        for _ in pictures:
             self._queue.popleft()
-            if picture.has_failed and taken:
-                break
-        return taken
+        pixels = [picture.pixels for picture in pictures]
+        size = self.policy.padded_size(len(pixels))
+        rows = worker.submit(partial(_run_batch, self._networks[mode], pixels, size))
+        rows.add_done_callback(partial(self._on_run_done, worker))
+        run = self._running[worker] = _Run(mode, pictures, time.perf_counter(), rows)
+        self._metrics.batch_pictures.observe(len(pictures))
+        for picture in pictures:
+            self._metrics.stage_s.labels("queue").observe(run.started_at - picture.queued_at)
 
     def _drop_cancelled(self) -> None:
         """Removes pictures whose caller no longer waits."""
@@ -313,15 +290,18 @@ class Scheduler:
 
     # ---- results and retries
 
-    def _on_run_done(self, worker: Worker, rows: list[Row] | None, error: BaseException | None) -> None:
+    def _on_run_done(self, worker: Worker, rows: "asyncio.Future[list[Row]]") -> None:
+        if rows.cancelled() or self._is_closed:  # cancelled if the worker was lost
+            return
         run = self._running.pop(worker)
         self._idle.append(worker)
         self._metrics.stage_s.labels("run").observe(time.perf_counter() - run.started_at)
-        if rows is None:
+        error = rows.exception()
+        if error is not None:
             self._retry(run, error)
         else:
             self._is_healthy = True
-            for picture, row in zip(run.pictures, rows, strict=False):  # padding rows come last
+            for picture, row in zip(run.pictures, rows.result(), strict=False):  # padding rows come last
                 if not picture.output.done():
                     picture.output.set_result(row)
         self._start_runs()
@@ -361,12 +341,12 @@ class Scheduler:
         assert self._warm_up_pixels is not None, "warm_up must be called first"
         if self._is_closed or self._has_hung_checks():
             return False
-        worker = Worker(asyncio.get_running_loop(), "health-check")
+        worker = Worker("health-check")
         self._check_workers.append(worker)
         size = self.policy.batch_sizes[0]
         try:
             async with asyncio.timeout(self._run_timeout_s):
-                await worker.run(partial(_run_batch, self._networks["throughput"], [self._warm_up_pixels], size))
+                await worker.submit(partial(_run_batch, self._networks["throughput"], [self._warm_up_pixels], size))
         except Exception as error:
             _log.error("network_unwell", error=" ".join(str(error).split())[:300])
             self._is_healthy = False
@@ -393,6 +373,7 @@ class Scheduler:
     def _replace(self, worker: Worker) -> None:
         self._add_worker()
         run = self._running.pop(worker)
+        run.rows.cancel()
         worker.stop()
         self._metrics.restarts.labels("executor").inc()
         self._is_healthy = False  # until a run succeeds
@@ -400,7 +381,7 @@ class Scheduler:
         self._start_runs()
 
     def _add_worker(self) -> None:
-        self._idle.append(Worker(asyncio.get_running_loop(), f"run-{next(self._worker_numbers)}"))
+        self._idle.append(Worker(f"run-{next(self._worker_numbers)}"))
 
 
 def _free(networks: dict[RunMode, NetworkSession], workers: Iterable[Worker]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from models.bundle_record import NetworkFile
 from models.errors import InputError
-from serving.scheduling.networks import choose_precision, cpu_policy, gpu_policy
+from serving.scheduling.networks import choose_precision, cpu_policy
 from tests.models.tiny import bundle_record
 
 FASTEST = {"cpu": ("int8", "fp32", "fp16"), "cuda": ("fp16", "fp32", "int8")}
@@ -56,30 +56,19 @@ _load_cuda_libraries()
 
 
 @pytest.mark.parametrize(
-    ("waiting", "running", "alone", "expected"),
+    ("running", "alone", "expected"),
     [
-        (1, (), True, (1, "latency")),
-        (1, (), False, (1, "throughput")),
-        (3, (), False, (1, "throughput")),
-        (1, ("throughput",), True, (1, "throughput")),
-        (1, ("throughput", "throughput"), False, None),
-        (5, ("latency",), False, None),
-        (0, (), True, None),
+        ((), True, "latency"),
+        ((), False, "throughput"),
+        (("throughput",), True, "throughput"),
+        (("throughput", "throughput"), False, None),
+        (("latency",), False, None),
     ],
 )
-def test_cpu_uses_all_cores_for_a_single_picture_and_one_core_each_under_load(waiting, running, alone, expected):
-    assert cpu_policy(2).choose(waiting, running, alone=alone) == expected
+def test_cpu_uses_all_cores_for_a_single_picture_and_one_core_each_under_load(running, alone, expected):
+    assert cpu_policy(2).choose(running, alone=alone) == expected
 
 
 def test_single_core_has_no_latency_mode():
-    assert cpu_policy(1).choose(1, (), alone=True) == (1, "throughput")
+    assert cpu_policy(1).choose((), alone=True) == "throughput"
     assert "alone" not in cpu_policy(1).describe()
-
-
-@pytest.mark.parametrize(
-    ("waiting", "running", "expected"),
-    [(1, (), 1), (5, (), 5), (40, (), 32), (40, ("throughput",), 32), (40, ("throughput", "throughput"), None)],
-)
-def test_gpu_batch_takes_the_queue_up_to_the_largest_batch_size(waiting, running, expected):
-    choice = gpu_policy().choose(waiting, running, alone=False)
-    assert (None if choice is None else choice.num_pictures) == expected

@@ -6,6 +6,7 @@ import math
 import threading
 import weakref
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 from models.session import NetworkOutput
 from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
-from serving.scheduling.networks import cpu_policy, fixed_policy, gpu_policy
+from serving.scheduling.networks import SchedulingPolicy, choose_policy, cpu_policy
 from serving.scheduling.scheduler import Scheduler
 
 FAILING, KILLING, HANGING = -1.0, -2.0, -3.0
+GPU = choose_policy(cuda=True, num_cores=2, num_threads=None, num_runs=None)
+ONE_RUN = SchedulingPolicy(1, {"throughput": 1})
 
 
 def picture(value):
@@ -140,7 +143,7 @@ def test_single_picture_runs_on_all_cores_and_several_on_one_core_each():
 
 def test_concurrent_runs_do_not_exceed_the_policy():
     async def test():
-        async with WarmScheduler(fixed_policy(2, 1)) as warm:
+        async with WarmScheduler(SchedulingPolicy(2, {"throughput": 1})) as warm:
             first, others = await warm.fill(*range(10))
             warm.throughput.unblocked.set()
             await asyncio.gather(*first, *others)
@@ -152,7 +155,7 @@ def test_concurrent_runs_do_not_exceed_the_policy():
 
 def test_queue_becomes_the_next_batch_padded_to_a_warm_batch_size():
     async def test():
-        async with WarmScheduler(gpu_policy()) as warm:
+        async with WarmScheduler(GPU) as warm:
             first, others = await warm.fill(3.0, 4.0, 5.0)
             warm.throughput.unblocked.set()
             assert await asyncio.gather(*others) == [3.0, 4.0, 5.0]
@@ -163,10 +166,21 @@ def test_queue_becomes_the_next_batch_padded_to_a_warm_batch_size():
     run(test())
 
 
+def test_a_batch_takes_the_queue_up_to_the_largest_batch_size():
+    async def test():
+        async with WarmScheduler(GPU) as warm:
+            first, others = await warm.fill(*range(40))
+            warm.throughput.unblocked.set()
+            await asyncio.gather(*first, *others)
+            assert sorted(map(len, warm.throughput.batches[2:])) == [8, 32]
+
+    run(test())
+
+
 def test_warm_up_runs_every_batch_size_in_one_worker_and_then_in_the_others():
     async def test():
         network = Network()
-        scheduler = Scheduler({"throughput": network}, gpu_policy(), Metrics())
+        scheduler = Scheduler({"throughput": network}, GPU, Metrics())
         await scheduler.warm_up(picture(1.0))
         sizes = [len(batch) for batch in network.batches]
         assert sizes == [1, 2, 4, 8, 16, 32] * 2  # two workers
@@ -177,7 +191,7 @@ def test_warm_up_runs_every_batch_size_in_one_worker_and_then_in_the_others():
 
 def test_picture_that_breaks_the_network_fails_alone():
     async def test():
-        async with WarmScheduler(gpu_policy()) as warm:
+        async with WarmScheduler(GPU) as warm:
             first, others = await warm.fill(3.0, FAILING, 5.0)
             warm.throughput.unblocked.set()
             found = await asyncio.gather(*others, return_exceptions=True)
@@ -191,7 +205,7 @@ def test_picture_that_breaks_the_network_fails_alone():
 
 def test_retried_pictures_stay_first_whatever_comes_while_they_wait():
     async def test():
-        async with WarmScheduler(gpu_policy(1)) as warm:
+        async with WarmScheduler(msgspec.structs.replace(GPU, num_workers=1)) as warm:
             first, others = await warm.fill()
             others = [asyncio.create_task(warm.one(value, virtual_starts_s=[5.0])) for value in (3.0, FAILING, 5.0)]
             await asyncio.sleep(0)
@@ -234,7 +248,7 @@ def test_broken_network_is_reported_as_not_ready_and_recovers():
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_dead_worker_is_replaced_and_the_rest_of_its_batch_answered():
     async def test():
-        async with WarmScheduler(gpu_policy()) as warm:
+        async with WarmScheduler(GPU) as warm:
             first, others = await warm.fill(3.0, KILLING, 5.0)
             warm.throughput.unblocked.set()
             found = await asyncio.gather(*others, return_exceptions=True)
@@ -250,7 +264,7 @@ def test_dead_worker_is_replaced_and_the_rest_of_its_batch_answered():
 
 def test_hung_run_does_not_block_other_pictures():
     async def test():
-        async with WarmScheduler(fixed_policy(1, 1)) as warm:
+        async with WarmScheduler(ONE_RUN) as warm:
             endless = asyncio.create_task(warm.one(HANGING))
             other = asyncio.create_task(warm.one(4.0))
             await until(lambda: warm.age_hanging_runs() or endless.done())
@@ -264,7 +278,7 @@ def test_hung_run_does_not_block_other_pictures():
 
 def test_hung_network_is_unhealthy_until_it_runs_again():
     async def test():
-        async with WarmScheduler(fixed_policy(1, 1), run_timeout_s=0.1) as warm:
+        async with WarmScheduler(ONE_RUN, run_timeout_s=0.1) as warm:
             warm.throughput.block()
             hung = asyncio.create_task(warm.one(1.0))
             await until(lambda: not warm.scheduler.is_healthy)
@@ -280,7 +294,7 @@ def test_hung_network_is_unhealthy_until_it_runs_again():
 
 def test_hung_network_occupies_a_bounded_number_of_threads():
     async def test():
-        async with WarmScheduler(fixed_policy(1, 1), run_timeout_s=0.05) as warm:
+        async with WarmScheduler(ONE_RUN, run_timeout_s=0.05) as warm:
             first, _ = await warm.fill()
             await until(lambda: num_checks() == 4)
             for _ in range(20):
@@ -300,7 +314,7 @@ def test_hung_network_occupies_a_bounded_number_of_threads():
 
 def test_closed_scheduler_refuses_pictures():
     async def test():
-        async with WarmScheduler(fixed_policy(1, 1)) as warm:
+        async with WarmScheduler(ONE_RUN) as warm:
             warm.scheduler.close()
             with pytest.raises(NotReady):
                 await warm.one(1.0)
@@ -312,7 +326,7 @@ def test_network_that_failed_is_freed_at_the_close_without_the_garbage_collector
     async def test():
         gc.disable()
         try:
-            async with WarmScheduler(gpu_policy()) as warm:
+            async with WarmScheduler(GPU) as warm:
                 warm.throughput.broken = True
                 for _ in range(3):
                     with pytest.raises(NotReady):
@@ -328,7 +342,7 @@ def test_network_that_failed_is_freed_at_the_close_without_the_garbage_collector
 
 def test_cancelled_pictures_leave_the_queue_at_once():
     async def test():
-        async with WarmScheduler(fixed_policy(1, 1)) as warm:
+        async with WarmScheduler(ONE_RUN) as warm:
             first, others = await warm.fill(3.0, 4.0, 5.0)
             assert warm.counted("botanify_pictures_queued") == 3
             others[1].cancel()
@@ -343,7 +357,7 @@ def test_cancelled_pictures_leave_the_queue_at_once():
 
 def test_close_finishes_runs_in_flight_and_drops_the_queue():
     async def test():
-        async with WarmScheduler(fixed_policy(1, 1)) as warm:
+        async with WarmScheduler(ONE_RUN) as warm:
             _, others = await warm.fill(3.0)
             warm.scheduler.close()
             with pytest.raises(asyncio.CancelledError):
