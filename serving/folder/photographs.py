@@ -87,7 +87,6 @@ class LocalFolder:
         self._left_out: str | None = None
         if left_out is not None and left_out.resolve().is_relative_to(root.resolve()):
             self._left_out = left_out.resolve().relative_to(root.resolve()).as_posix()
-        self._changed_ns: dict[str, int] = {}
 
     def find(self) -> Iterator[Photograph]:
         """Yields the photographs; hidden files and folders are left out.
@@ -102,7 +101,6 @@ class LocalFolder:
         folders = [""]
         while folders:
             folder = folders.pop()
-            self._changed_ns[printable(folder)] = _changed_ns(self.root / folder)  # before its files are listed
             try:
                 with os.scandir(self.root / folder) as entries:
                     found = sorted(entries, key=lambda entry: entry.name)
@@ -123,11 +121,7 @@ class LocalFolder:
 
     def look_up_all(self, paths: Sequence[str]) -> Iterator[Photograph]:
         """Yields photographs in the order of their paths; the size of one that cannot be read is -1."""
-        for path in paths:
-            folder = path.rpartition("/")[0]
-            if folder not in self._changed_ns:
-                self._changed_ns[folder] = _changed_ns(self.root / folder)
-            yield _photograph(path, str(self.root / path))
+        return (_photograph(path, str(self.root / path)) for path in paths)
 
     def read(self, path: str, num_bytes: int | None = None) -> bytes:
         """Returns a photograph, or its first `num_bytes` bytes.
@@ -137,14 +131,6 @@ class LocalFolder:
         """
         with (self.root / path).open("rb") as stream:
             return stream.read(num_bytes)
-
-    def snapshot(self) -> Mapping[str, int] | None:
-        """Returns the time of change of each folder where photographs were found or looked up; None if not known."""
-        return self._changed_ns or None
-
-    def is_unchanged(self, snapshot: Mapping[str, int]) -> bool:
-        """Returns whether no file was added or removed since a snapshot, without looking at each file."""
-        return all(_changed_ns(self.root / folder) == changed for folder, changed in snapshot.items())
 
 
 class Bucket:
@@ -193,14 +179,6 @@ class Bucket:
         data: bytes = self._files.cat_file(f"{self._root}/{path}", start=start, end=num_bytes)
         return data
 
-    def snapshot(self) -> Mapping[str, int] | None:
-        """See `LocalFolder.snapshot`: never known."""
-        return None
-
-    def is_unchanged(self, snapshot: Mapping[str, int]) -> bool:  # noqa: ARG002
-        """See `LocalFolder.is_unchanged`."""
-        return False
-
 
 Store = LocalFolder | Bucket
 
@@ -223,13 +201,6 @@ def open_store(address: str, results: str | None = None) -> Store:
 def has_photograph_name(name: str) -> bool:
     """Returns whether a file name ends as those of photographs do."""
     return PurePosixPath(name).suffix.lower() in SUFFIXES
-
-
-def _changed_ns(folder: Path) -> int:
-    try:
-        return folder.stat().st_mtime_ns
-    except OSError:
-        return -1
 
 
 def _photograph(path: str, file: str) -> Photograph:

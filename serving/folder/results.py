@@ -68,10 +68,6 @@ class RunRecord(msgspec.Struct, frozen=True):
     photographs_per_s: float | None = None
     """Photographs per second in the last run, from the first to the last row."""
     photographs_per_day: float | None = None
-    listed: str = ""
-    """What was listed."""
-    snapshot: Mapping[str, int] | None = None
-    """Folder -> its time of change when its files were listed, nanoseconds."""
 
 
 def new_record(bundle: BundleName, options: Mapping[str, Any]) -> RunRecord:

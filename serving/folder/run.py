@@ -18,9 +18,9 @@ from serving.folder.command import IdentifyFolder
 from serving.folder.copies import copy_photographs, require_outside
 from serving.folder.darwin_core import DARWIN_CORE_FILE, write_darwin_core
 from serving.folder.output import open_output
-from serving.folder.photographs import Store, open_store, printable
+from serving.folder.photographs import open_store
 from serving.folder.plan import Part, Plan, count_plans, extend_plan, read_plan
-from serving.folder.plants import Plant, group_photographs, read_list
+from serving.folder.plants import group_photographs, read_list
 from serving.folder.results import (
     CSV_TABLE,
     PartFiles,
@@ -46,37 +46,6 @@ PART_ROWS: Final = 1000
 _LINE_S: Final = 60.0
 _BAR_S: Final = 0.5
 _FIRST_JUDGED: Final = 100  # rows before the share of failures counts
-
-
-class Listing(msgspec.Struct, frozen=True):
-    """All plants, and how to notice without listing that there may be others."""
-
-    plants: Sequence[Plant]
-    listed: str
-    """See `_what_is_listed`."""
-    snapshot: Mapping[str, int] | None
-    """See `Store.snapshot`."""
-
-
-def list_plants(command: IdentifyFolder, store: Store) -> Listing:
-    """Lists the photographs and groups them into plants.
-
-    Raises:
-        InputError: The folder, the list, its columns or the grouping cannot be used.
-    """
-    listed = _what_is_listed(command)  # before the list is read
-    photographs = store.find() if command.list is None else read_list(command.list, store)
-    plants = group_photographs(photographs, command.group_by)
-    if command.truth is not None:
-        require_truths(plants, command.truth)
-    return Listing(plants, listed, store.snapshot())
-
-
-def _what_is_listed(command: IdentifyFolder) -> str:
-    """Describes what is listed, so that other flags or another list are noticed."""
-    if command.list is None:
-        return "recursive"
-    return f"{printable(str(command.list))} of {command.list.stat().st_mtime_ns if command.list.exists() else 0}"
 
 
 class Progress:
@@ -174,12 +143,10 @@ class _FolderRun:
 
     def result(self) -> Outcome:
         """Does what is left to do."""
-        former = read_record(self._output)
-        if former is not None:
-            require_same(former, self._new)
-            if self._is_finished(former):
-                return self._say(former)
-        planned = self._plan(former)
+        planned = self._plan()
+        wants_more = self._command.darwin_core or self._command.copy_to or self._command.truth
+        if planned.record.is_complete and not wants_more:
+            return self._say(planned.record)
         try:
             progress = asyncio.run(self._identify(planned))
         except _TooManyFailed as error:
@@ -189,30 +156,26 @@ class _FolderRun:
 
     # ---- what is left to do
 
-    def _is_finished(self, former: RunRecord) -> bool:
-        """Whether there is nothing new, as far as that is seen without looking at each file."""
-        command = self._command
-        wants_more = command.retry_failed or command.darwin_core or command.copy_to or command.truth
-        if not former.is_complete or wants_more or former.listed != _what_is_listed(command):
-            return False
-        if former.num_plans != count_plans(self._output, former.run_id):
-            return False
-        return former.snapshot is not None and self._store.is_unchanged(former.snapshot)
-
-    def _plan(self, former: RunRecord | None) -> _State:
+    def _plan(self) -> _State:
         """Plans what is new. A machine that has a share takes the plan as it is: only one of them lists."""
         command, output = self._command, self._output
-        plan = Plan() if former is None else read_plan(output, former.run_id)
-        if former is not None and command.part is not None and plan.parts:
-            return _State(former, plan)
-        listing = list_plants(command, self._store)
-        if former is None:
-            command.require_answerable()  # all that can be refused has been refused before a run starts
-        record = former or start_record(output, self._new)
-        failed = self._failed(_State(record, plan)) if command.retry_failed else {}
-        plan = extend_plan(output, record.run_id, plan, listing.plants, part_rows=PART_ROWS, failed=failed)
-        record = msgspec.structs.replace(record, is_complete=False, listed=listing.listed, snapshot=listing.snapshot)
-        write_record(output, record)  # after the plan: who reads the record first finds no older plan
+        record, plan = read_record(output), Plan()
+        if record is not None:
+            require_same(record, self._new)
+            plan = read_plan(output, record.run_id)
+        if record is None or command.part is None or not plan.parts:
+            photographs = self._store.find() if command.list is None else read_list(command.list, self._store)
+            plants = group_photographs(photographs, command.group_by)
+            if command.truth is not None:
+                require_truths(plants, command.truth)
+            if record is None:
+                command.require_answerable()  # all that can be refused has been refused before a run starts
+                record = start_record(output, self._new)
+            failed = self._failed(_State(record, plan)) if command.retry_failed else {}
+            plan = extend_plan(output, record.run_id, plan, plants, part_rows=PART_ROWS, failed=failed)
+        if record.num_plans != plan.num_files:
+            record = msgspec.structs.replace(record, is_complete=False)
+            write_record(output, record)  # after the plan: who reads the record first finds no older plan
         return _State(record, plan)
 
     def _failed(self, planned: _State) -> Mapping[str, int]:

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from models.errors import InputError
-from serving.folder import Outcome, run
+from serving.folder import Outcome
 from serving.folder.results import PartFiles
 from tests.serving.folder.photograph_folder import (
     COLORS,
@@ -21,51 +21,24 @@ from tests.serving.folder.photograph_folder import (
 from tests.serving.tiny import BLUE, GREEN, RED, jpeg, seal_tiny_bundle
 
 
-def test_the_same_command_does_nothing_again(photographs, out, bundle_folder):
-    identify(photographs, out, bundle_folder, part_rows=2)
-    before = parts(out)
-    assert len(before) == 3
-    assert identify(photographs, out, bundle_folder, part_rows=2) == Outcome.COMPLETE
-    assert parts(out) == before
+@pytest.mark.parametrize("paths", [None, [("path",), ("a.jpg",), ("deep/d.jpg",)]])
+def test_the_same_command_does_nothing_again(photographs, out, bundle_folder, tmp_path, paths):
+    flags = {"part_rows": 2, "list": paths and write_list(tmp_path / "list.csv", paths)}
+    identify(photographs, out, bundle_folder, **flags)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert len(parts(out)) == (1 if paths else 3)
+    for more in ({}, {"retry_failed": True}):
+        assert identify(photographs, out, bundle_folder, **flags, **more) == Outcome.COMPLETE
+        assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
 
-@pytest.fixture
-def lists(monkeypatch):
-    """The photographs that each run listed; a run that recognizes that it is finished lists none."""
-    found, find = [], run.list_plants
-    monkeypatch.setattr(run, "list_plants", lambda *arguments: found.append(find(*arguments)) or found[-1])
-    return found
-
-
-def test_a_finished_run_of_a_folder_is_recognized_without_listing_it(photographs, out, bundle_folder, lists):
-    for _ in range(2):
-        assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
-        assert [len(found.plants) for found in lists] == [5]
-    draw_photographs(photographs, {"deep/new.jpg": BLUE})
-    identify(photographs, out, bundle_folder)
-    assert len(lists) == 2
-
-
-def test_results_among_the_photographs_are_no_photographs(photographs, bundle_folder, lists, monkeypatch):
+def test_results_among_the_photographs_are_no_photographs(photographs, bundle_folder, monkeypatch):
     monkeypatch.chdir(photographs)
     draw_photographs(photographs, {"names/no.jpg": RED, "deep/names/yes.jpg": RED})
     for _ in range(2):
         assert identify(".", photographs / "names", bundle_folder) == Outcome.COMPLETE
-    assert len(lists) == 1
+    assert len(parts(photographs / "names")) == 1
     assert rows_of(photographs / "names").keys() == COLORS.keys() | {"deep/names/yes.jpg"}
-
-
-def test_a_finished_run_of_a_list_is_recognized_without_reading_it(photographs, out, bundle_folder, tmp_path, lists):
-    flags = {"list": write_list(tmp_path / "list.csv", [("path",), ("a.jpg",), ("deep/d.jpg",)])}
-    for _ in range(2):
-        assert identify(photographs, out, bundle_folder, **flags) == Outcome.COMPLETE
-    assert len(lists) == 1
-    draw_photographs(photographs, {"deep/new.jpg": BLUE})
-    identify(photographs, out, bundle_folder, **flags)
-    assert len(lists) == 2
-    os.utime(tmp_path / "list.csv", (1, 1))
-    identify(photographs, out, bundle_folder, **flags)
-    assert len(lists) == 3
 
 
 def test_missing_parts_are_written_and_others_left_alone(photographs, out, bundle_folder):
@@ -83,13 +56,13 @@ def test_missing_parts_are_written_and_others_left_alone(photographs, out, bundl
 
 def test_new_and_changed_photographs_are_answered(photographs, out, bundle_folder):
     identify(photographs, out, bundle_folder)
-    draw_photographs(photographs, {"new.jpg": BLUE})
     (photographs / "a.jpg").write_bytes(jpeg(GREEN))
     assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
-    rows = rows_of(out)
-    assert len(rows) == 6
-    assert rows["a.jpg"]["name_1"] == "Bellis perennis"
-    assert len(parts(out)) == 2
+    assert rows_of(out)["a.jpg"]["name_1"] == "Bellis perennis"
+    draw_photographs(photographs, {"new.jpg": BLUE})
+    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+    assert len(rows_of(out)) == 6
+    assert len(parts(out)) == 3
 
 
 def test_failed_photographs_are_tried_again_if_asked(photographs, out, bundle_folder):

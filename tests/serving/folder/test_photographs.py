@@ -43,16 +43,6 @@ def test_photographs_are_looked_up_in_the_order_of_the_list(store):
     assert [each.num_bytes for each in found] == [5, -1, 5] * 700
 
 
-def test_an_added_or_removed_file_is_noticed_by_the_time_of_its_folder(tmp_path):
-    (tmp_path / "deep").mkdir()
-    store = LocalFolder(tmp_path)
-    assert list(store.find()) == []
-    snapshot = store.snapshot()
-    assert LocalFolder(tmp_path).is_unchanged(snapshot)
-    (tmp_path / "deep" / "a.jpg").write_bytes(b"")
-    assert not LocalFolder(tmp_path).is_unchanged(snapshot)
-
-
 def test_links_to_folders_are_not_followed(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"")
     (tmp_path / "circle").symlink_to(tmp_path)
