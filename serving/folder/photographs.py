@@ -22,12 +22,9 @@ _IRREGULAR: Final = "this is no regular file"
 _IRREGULAR_TYPES: Final = ("directory", "other")  # fsspec's names
 _NOT_UTF8: Final = "the name of the file is not UTF-8"
 
-NO_COLUMNS: Final[Mapping[str, str]] = {}
-"""The columns of all photographs without a list: a million empty dictionaries would take 64 MB."""
-
 
 # Garbage collection would look at each of millions; they refer to nothing that refers back.
-class Photograph(msgspec.Struct, frozen=True, gc=False):
+class Photograph(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A file to identify."""
 
     path: str
@@ -38,8 +35,13 @@ class Photograph(msgspec.Struct, frozen=True, gc=False):
     version: str
     """Changes with its content: its time of change, or the store's own tag; "" if unknown. Of a
     file that cannot be read it says why; "" if it does not exist."""
-    columns: Mapping[str, str] = msgspec.field(default_factory=lambda: NO_COLUMNS)
-    """Its other columns in the list."""
+    cells: Mapping[str, str] | None = None
+    """What the list says in its other columns; None if nothing: a million empty dictionaries would take 64 MB."""
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """Other column of the list -> its cell."""
+        return self.cells or {}
 
 
 def is_bucket(address: str) -> bool:

@@ -1,29 +1,19 @@
 """The plan of a run: which plants are in which part. A part is written completely or not at all."""
 
-import io
+import gzip
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from serving.folder.output import Output
-from serving.folder.photographs import NO_COLUMNS, Photograph
 from serving.folder.plants import Plant
 
 _FOLDER: Final = "plans"
-_NAME: Final = re.compile(r"plan-(?P<number>[0-9]{4,})-(?P<run>[0-9a-f]{8})\.parquet")
+_NAME: Final = re.compile(r"plan-(?P<number>[0-9]{4,})-(?P<run>[0-9a-f]{8})\.json\.gz")
 _GONE: Final = -1  # the part of a plant that is no longer listed
-_ROWS_AT_ONCE: Final = 10_000
-_SCHEMA: Final = pa.schema(
-    {"part": pa.int32(), "plant": pa.string(), "path": pa.string(), "num_bytes": pa.int64(), "version": pa.string(),
-     "columns": pa.string()}
-)  # fmt: skip
+_LEVEL: Final = 1  # of gzip: 100 MB/s, and paths are alike
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -31,6 +21,14 @@ class Part(msgspec.Struct, frozen=True):
 
     number: int
     plants: tuple[Plant, ...]
+
+
+class _File(msgspec.Struct, frozen=True):
+    """What one listing adds to the plan."""
+
+    parts: list[Part]
+    moved: dict[str, int]
+    """Name of a plant that is gone, or back -> the part with its row."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -94,11 +92,11 @@ def read_plan(output: Output, run_id: str) -> Plan:
     current: dict[str, int] = {}
     num_files = 0
     for number in _numbers(output, run_id):
-        content = output.read(_file(number, run_id))
+        content = output.read(_name(number, run_id))
         assert content is not None, number
-        new, moved = _decode(pq.read_table(io.BytesIO(content)))
-        parts += new
-        _update(current, new, moved)
+        added = msgspec.json.decode(gzip.decompress(content), type=_File)
+        parts += added.parts
+        _update(current, added)
         num_files = number + 1
     return Plan(tuple(parts), current, num_files)
 
@@ -140,15 +138,16 @@ def extend_plan(
             Part(plan.next_part + index, tuple(plants[at : at + part_rows]))
             for index, at in enumerate(range(0, len(plants), part_rows))
         ]
-        if output.create(_file(plan.num_files, run_id), _encode(new, moved)):
+        added = _File(new, moved)
+        if output.create(_name(plan.num_files, run_id), gzip.compress(msgspec.json.encode(added), _LEVEL)):
             current = dict(plan.current)
-            _update(current, new, moved)
+            _update(current, added)
             return Plan((*plan.parts, *new), current, plan.num_files + 1)
         plan = read_plan(output, run_id)
 
 
-def _file(number: int, run_id: str) -> str:
-    return f"{_FOLDER}/plan-{number:04d}-{run_id}.parquet"
+def _name(number: int, run_id: str) -> str:
+    return f"{_FOLDER}/plan-{number:04d}-{run_id}.json.gz"
 
 
 def _numbers(output: Output, run_id: str) -> list[int]:
@@ -156,51 +155,11 @@ def _numbers(output: Output, run_id: str) -> list[int]:
     return sorted(int(name["number"]) for name in found if name["run"] == run_id)
 
 
-def _update(current: dict[str, int], new: Iterable[Part], moved: Mapping[str, int]) -> None:
-    for name, number in moved.items():
+def _update(current: dict[str, int], added: _File) -> None:
+    for name, number in added.moved.items():
         if number == _GONE:
             current.pop(name, None)
         else:
             current[name] = number
-    for part in new:
+    for part in added.parts:
         current |= dict.fromkeys((plant.name for plant in part.plants), part.number)
-
-
-def _encode(parts: Iterable[Part], moved: Mapping[str, int]) -> bytes:
-    stream = io.BytesIO()
-    with pq.ParquetWriter(stream, _SCHEMA, compression="zstd") as writer:
-        for part in parts:
-            writer.write_table(_table(part))
-        rows = [{"part": number, "plant": name} for name, number in moved.items()]
-        writer.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA))
-    return stream.getvalue()
-
-
-def _table(part: Part) -> pa.Table:
-    rows = [
-        (part.number, plant.name, each.path, each.num_bytes, each.version, msgspec.json.encode(each.columns).decode())
-        for plant in part.plants
-        for each in plant.photographs
-    ]
-    return pa.table([list(values) for values in zip(*rows, strict=True)], schema=_SCHEMA)
-
-
-def _decode(table: pa.Table) -> tuple[list[Part], dict[str, int]]:
-    """Returns the parts, and the plants that are gone or back: their rows have no path."""
-    is_plant = pc.is_valid(table["path"])
-    others = table.filter(pc.invert(is_plant))
-    moved = dict(zip(others["plant"].to_pylist(), others["part"].to_pylist(), strict=True))
-    return list(_parts(table.filter(is_plant))), moved
-
-
-def _parts(table: pa.Table) -> Iterator[Part]:
-    """Yields the parts, whose rows follow each other; only a few rows at a time are more than their photographs."""
-    batches = table.to_batches(max_chunksize=_ROWS_AT_ONCE)
-    rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
-    for number, members in groupby(rows, key=itemgetter(0)):
-        plants: dict[str, list[Photograph]] = {}
-        for _, plant, path, num_bytes, version, columns in members:
-            listed = NO_COLUMNS if columns == "{}" else msgspec.json.decode(columns)
-            photograph = Photograph(path, num_bytes, version, listed)
-            plants.setdefault(path if plant == path else plant, []).append(photograph)  # one text for both
-        yield Part(number, tuple(Plant(name, tuple(found)) for name, found in plants.items()))

@@ -23,9 +23,14 @@ _FORMS: Final = "folder, column:NAME or regex:PATTERN"
 class Plant(msgspec.Struct, frozen=True, gc=False):
     """A row of the result: a plant and its photographs."""
 
-    name: str
-    """Name of the group, or the path of its only photograph."""
+    group: str
+    """Name of the group; "" for a photograph that shows a plant of its own."""
     photographs: tuple[Photograph, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the group, or the path of its only photograph."""
+        return self.group or self.photographs[0].path
 
 
 def group_photographs(photographs: Iterable[Photograph], rule: str | None) -> list[Plant]:
@@ -41,6 +46,8 @@ def group_photographs(photographs: Iterable[Photograph], rule: str | None) -> li
         InputError: The rule has another form.
         DataError: A photograph lacks the column, or the pattern does not match its path.
     """
+    if rule is None:
+        return [Plant("", (photograph,)) for photograph in photographs]
     name_of = _namer(rule)
     groups: dict[str, list[Photograph]] = {}
     for photograph in photographs:
@@ -48,9 +55,7 @@ def group_photographs(photographs: Iterable[Photograph], rule: str | None) -> li
     return [Plant(name, tuple(members)) for name, members in groups.items()]
 
 
-def _namer(rule: str | None) -> Callable[[Photograph], str]:
-    if rule is None:
-        return lambda photograph: photograph.path
+def _namer(rule: str) -> Callable[[Photograph], str]:
     kind, _, argument = rule.partition(":")
     if rule == "folder":
         return lambda photograph: photograph.path.rpartition("/")[0] or "."
@@ -105,7 +110,8 @@ def read_list(path: Path, store: Store) -> Iterator[Photograph]:
     root = os.path.normpath(store.root.absolute()) if isinstance(store, LocalFolder) else "/bucket"
     rows = list(_rows(path, root))
     for row, found in zip(rows, store.look_up_all([row[PATH_COLUMN] for row in rows]), strict=True):
-        yield msgspec.structs.replace(found, columns={key: row[key] for key in row if key not in (PATH_COLUMN, "")})
+        cells = {key: row[key] for key in row if key not in (PATH_COLUMN, "")}
+        yield msgspec.structs.replace(found, cells=cells or None)
 
 
 def _rows(path: Path, root: str) -> Iterator[Mapping[str, str]]:

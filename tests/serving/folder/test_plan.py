@@ -68,7 +68,7 @@ def test_a_plan_without_its_first_file_can_be_extended(tmp_path):
         plan = extend_plan(
             output, RUN, read_plan(output, RUN), [plant(str(each)) for each in range(number)], part_rows=1
         )
-    (tmp_path / "plans" / f"plan-0001-{RUN}.parquet").unlink()
+    (tmp_path / "plans" / f"plan-0001-{RUN}.json.gz").unlink()
     plan = read_plan(output, RUN)
     assert plan.current == {"0": 0, "2": 2}
     plan = extend_plan(output, RUN, plan, [plant(str(each)) for each in range(4)], part_rows=1)
