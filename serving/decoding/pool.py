@@ -1,7 +1,6 @@
 """A pool of decoding children: one picture per child. A child that dies is replaced, and its picture is tried again."""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from time import perf_counter
@@ -37,46 +36,27 @@ class ByteBudget:
     At most `num_bytes` are granted at any time. A larger request is granted once no other grant is held.
     """
 
-    def __init__(self, num_bytes: int, granted: Gauge) -> None:
-        self._num_bytes, self._gauge = num_bytes, granted
+    def __init__(self, num_bytes: int, gauge: Gauge) -> None:
+        self._num_bytes, self._gauge = num_bytes, gauge
         self._granted = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that wait for memory."""
-        return len(self._waiting)
+        self._turn = (
+            asyncio.Lock()
+        )  # first come, first served: otherwise small requests could delay a large one forever
+        self._returned = asyncio.Event()
 
     @asynccontextmanager
     async def grant(self, num_bytes: int) -> AsyncIterator[None]:
         """Waits for memory, and returns it when the context ends."""
-        await self._acquire(num_bytes)
+        async with self._turn:
+            while self._granted and self._granted + num_bytes > self._num_bytes:
+                self._returned.clear()
+                await self._returned.wait()
+            self._add(num_bytes)
         try:
             yield
         finally:
             self._add(-num_bytes)
-            self._grant_waiting()
-
-    async def _acquire(self, num_bytes: int) -> None:
-        granted = asyncio.get_running_loop().create_future()
-        self._waiting.append((num_bytes, granted))
-        self._grant_waiting()
-        try:
-            await granted
-        except asyncio.CancelledError:
-            if granted.cancelled():
-                self._waiting.remove((num_bytes, granted))
-            else:  # granted just before the cancellation
-                self._add(-num_bytes)
-            self._grant_waiting()
-            raise
-
-    def _grant_waiting(self) -> None:
-        """Grants what fits, strictly in order: otherwise small requests could delay a large one without end."""
-        while self._waiting and (self._granted == 0 or self._granted + self._waiting[0][0] <= self._num_bytes):
-            num_bytes, granted = self._waiting.popleft()
-            self._add(num_bytes)
-            granted.set_result(None)
+            self._returned.set()
 
     def _add(self, num_bytes: int) -> None:
         self._granted += num_bytes

@@ -107,7 +107,7 @@ def test_child_may_die_between_header_and_pixels(one, pid, number):
     async def kill_while_waiting_for_memory():
         async with one.pool._budget.grant(10**12):
             task = asyncio.create_task(one.pool.decode(SMALL, SPEC))
-            await until_on_loop(lambda: one.pool._budget.num_waiting == 1)
+            await until_on_loop(one.pool._budget._turn.locked)
             os.kill(pid, number)
             until(lambda: state(pid) in {None, "Z"})  # the event loop has not noticed it yet
         return await asyncio.gather(task, return_exceptions=True)
@@ -245,7 +245,7 @@ def test_cancelled_decode_that_waits_for_memory_ends_at_once(one, pid):
     async def cancel_while_waiting():
         async with one.pool._budget.grant(10**12):
             task = asyncio.create_task(one.pool.decode(SMALL, SPEC))
-            await until_on_loop(lambda: one.pool._budget.num_waiting == 1)
+            await until_on_loop(one.pool._budget._turn.locked)
             return await cancelled(task)
 
     assert isinstance(one.run(cancel_while_waiting()), asyncio.CancelledError)
