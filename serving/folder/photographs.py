@@ -85,10 +85,9 @@ class LocalFolder:
     """
 
     def __init__(self, root: Path, left_out: Path | None = None) -> None:
-        self.root = root
-        self._left_out: str | None = None
+        self.root, self._left_out = root, None
         if left_out is not None and left_out.resolve().is_relative_to(root.resolve()):
-            self._left_out = left_out.resolve().relative_to(root.resolve()).as_posix()
+            self._left_out = left_out.resolve().relative_to(root.resolve())
 
     def find(self) -> Iterator[Photograph]:
         """Yields the photographs; hidden files and folders are left out.
@@ -100,24 +99,12 @@ class LocalFolder:
         """
         if not self.root.is_dir():
             raise DataError("the folder of photographs does not exist", value=self.root, remedy="correct the path")
-        folders = [""]
-        while folders:
-            folder = folders.pop()
-            try:
-                with os.scandir(self.root / folder) as entries:
-                    found = sorted(entries, key=lambda entry: entry.name)
-            except OSError as error:
-                raise DataError(
-                    "a folder cannot be read", value=error, remedy="make it readable, or move it away"
-                ) from error
-            for entry in found:
-                path = f"{folder}/{entry.name}" if folder else entry.name
-                if entry.name.startswith(".") or path == self._left_out:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(path)
-                elif has_photograph_name(entry.name):
-                    photograph = _photograph(path, entry.path)
+        for folder, subfolders, files in os.walk(self.root, onerror=_refuse):
+            place = Path(folder).relative_to(self.root)
+            subfolders[:] = sorted(name for name in subfolders if name[0] != "." and place / name != self._left_out)
+            for name in sorted(files):
+                if has_photograph_name(name) and name[0] != ".":
+                    photograph = _photograph((place / name).as_posix(), f"{folder}/{name}")
                     if photograph.version != _IRREGULAR:
                         yield photograph
 
@@ -203,6 +190,10 @@ def open_store(address: str, results: str | None = None) -> Store:
 def has_photograph_name(name: str) -> bool:
     """Returns whether a file name ends as those of photographs do."""
     return PurePosixPath(name).suffix.lower() in SUFFIXES
+
+
+def _refuse(error: OSError) -> None:
+    raise DataError("a folder cannot be read", value=error, remedy="make it readable, or move it away") from error
 
 
 def _photograph(path: str, file: str) -> Photograph:

@@ -30,7 +30,6 @@ CSV_TABLE: Final = "results.csv"
 PARQUET_TABLE: Final = "results.parquet"
 _PARTS: Final = "parts"
 _PART_NAME: Final = re.compile(r"part-(?P<number>[0-9]{6,})-(?P<run>[0-9a-f]{8})\.parquet")
-_ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), list: pa.list_(pa.string())}
 _COMPRESSION: Final = "zstd"
 _ROWS_AT_ONCE: Final = 1000
 _SECONDS_A_DAY: Final = 86_400
@@ -171,8 +170,7 @@ class PartFiles(msgspec.Struct, frozen=True):
     output: Output
     run_id: str
     """In the name of each file, so that a machine that belongs to a former run changes nothing."""
-    kinds: Mapping[str, type]
-    """All columns, with their types, in their order."""
+    columns: pa.Schema
 
     def written(self) -> set[int]:
         """Returns the numbers of the parts that have their rows."""
@@ -181,7 +179,7 @@ class PartFiles(msgspec.Struct, frozen=True):
 
     def write(self, number: int, rows: Sequence[Row]) -> None:
         """Writes the rows of a part, unless another process did: a part that was done twice counts once."""
-        self.output.create(self._name(number), encode(rows, self.kinds))
+        self.output.create(self._name(number), encode(rows, self.columns))
 
     def rows(self, plan: Plan) -> Iterator[Row]:
         """Yields the current row of each plant that is listed, part by part; none of a part that is not written yet."""
@@ -194,7 +192,7 @@ class PartFiles(msgspec.Struct, frozen=True):
         return f"{_PARTS}/part-{number:06d}-{self.run_id}.parquet"
 
 
-def columns_of(plan: Plan, top_k: int) -> dict[str, type]:
+def columns_of(plan: Plan, top_k: int) -> pa.Schema:
     """Returns the columns of a result, with those of the list that the photographs came from.
 
     Args:
@@ -205,18 +203,13 @@ def columns_of(plan: Plan, top_k: int) -> dict[str, type]:
     for part in plan.parts:
         for plant in part.plants:
             extra |= dict.fromkeys(plant.photographs[0].columns)
-    return columns(top_k, tuple(extra))
+    return columns(top_k, extra)
 
 
-def encode(rows: Sequence[Row], kinds: Mapping[str, type]) -> bytes:
-    """Returns a Parquet file with the rows.
-
-    Args:
-        rows: The rows; a missing column is null.
-        kinds: All columns, with their types, in their order.
-    """
+def encode(rows: Sequence[Row], schema: pa.Schema) -> bytes:
+    """Returns a Parquet file with the rows; a missing column is null."""
     stream = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=_schema(kinds)), stream, compression=_COMPRESSION)
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), stream, compression=_COMPRESSION)
     return stream.getvalue()
 
 
@@ -225,22 +218,22 @@ def decode(content: bytes) -> list[Row]:
     return list(pq.read_table(io.BytesIO(content)).to_pylist())
 
 
-def write_table(output: Output, rows: Iterable[Row], kinds: Mapping[str, type]) -> Mapping[str, int]:
+def write_table(output: Output, rows: Iterable[Row], schema: pa.Schema) -> Mapping[str, int]:
     """Writes the table as CSV, for spreadsheets, and as Parquet, each completely or not at all.
 
     Args:
         output: Where they are written.
         rows: The rows, of which few are in memory at a time; a missing column is null.
-        kinds: All columns, with their types, in their order.
+        schema: All columns, in their order.
 
     Returns:
         The number of rows by status.
     """
-    schema, left, counts = _schema(kinds), iter(rows), Counter[str]()
+    left, counts = iter(rows), Counter[str]()
     with tempfile.TemporaryFile() as parquet, tempfile.TemporaryFile() as spreadsheet:
         # Excel takes a file without a byte order mark for one that is not UTF-8.
         text = io.TextIOWrapper(spreadsheet, encoding="utf-8-sig", newline="")
-        lines = csv.DictWriter(text, list(kinds))
+        lines = csv.DictWriter(text, schema.names)
         lines.writeheader()
         with pq.ParquetWriter(parquet, schema, compression=_COMPRESSION) as writer:
             while chunk := list(islice(left, _ROWS_AT_ONCE)):
@@ -252,10 +245,6 @@ def write_table(output: Output, rows: Iterable[Row], kinds: Mapping[str, type]) 
             stream.seek(0)
             output.replace(name, stream)
     return dict(counts)
-
-
-def _schema(kinds: Mapping[str, type]) -> pa.Schema:
-    return pa.schema({name: _ARROW[kind] for name, kind in kinds.items()})
 
 
 def _cell(value: Any) -> Any:

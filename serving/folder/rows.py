@@ -1,9 +1,10 @@
 """A row of the result: the answer about one plant, or why there is none, and what its EXIF data say."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 
 from models.answer import PlantAnswer
 from models.bundle import Bundle
@@ -16,14 +17,15 @@ from serving.folder.plants import Plant
 
 Row = dict[str, Any]
 """Column -> value."""
-COLUMNS: Final[dict[str, type]] = {
+_ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), list: pa.list_(pa.string())}
+# Without the names and scores, which depend on how many were asked for.
+_COLUMNS: Final[Mapping[str, type]] = {
     "path": str, "group": str, "num_photographs": int, "num_failed": int, "status": str, "error_code": str,
     "error": str, "verdict_rank": str, "verdict_name": str, "taxon_id": str, "verdict_score": float, "genus": str,
     "family": str, "reason": str, "plant_score": float, "candidates": list, "num_candidates": int,
     "candidates_guarantee": str, "width": int, "height": int, "taken_at": str, "latitude": float, "longitude": float,
     "bundle_name": str, "bundle_version": str, "label_hash": str,
 }  # fmt: skip
-"""The columns but the names and scores, which depend on how many were asked for, and the type of each."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -50,17 +52,18 @@ class Failure(msgspec.Struct, frozen=True):
         return cls(code, " ".join(str(error).split())[:300])
 
 
-def columns(top_k: int, extra: Sequence[str] = ()) -> dict[str, type]:
-    """Returns all columns of a result with their types, in their order.
+def columns(top_k: int, extra: Iterable[str] = ()) -> pa.Schema:
+    """Returns all columns of a result, in their order.
 
     Args:
         top_k: Number of names and scores.
         extra: Columns of the list that are copied.
     """
-    found = dict(COLUMNS)
+    found = dict(_COLUMNS)
     for position in range(1, top_k + 1):
         found |= {f"name_{position}": str, f"score_{position}": float}
-    return found | {f"list_{name}": str for name in extra}
+    found |= {f"list_{name}": str for name in extra}
+    return pa.schema({name: _ARROW[kind] for name, kind in found.items()})
 
 
 def answered(
@@ -68,7 +71,7 @@ def answered(
     answer: PlantAnswer,
     seen: Sequence[Seen],
     failures: Sequence[Failure],
-    min_score: float | None = None,
+    min_score: float | None,
 ) -> Row:
     """Returns the row of a plant that has an answer; of several photographs some may have failed.
 

@@ -185,8 +185,7 @@ class _FolderRun:
         return {name: planned.plan.current[name] for name in names}
 
     def _files(self, planned: _State) -> PartFiles:
-        kinds = columns_of(planned.plan, self._command.k)
-        return PartFiles(self._output, planned.record.run_id, kinds)
+        return PartFiles(self._output, planned.record.run_id, columns_of(planned.plan, self._command.k))
 
     # ---- identifying
 
@@ -248,7 +247,7 @@ class _FolderRun:
         if plan.missing(files.written()):
             _tell("other parts are missing; the last run that ends joins them")
             return Outcome.COMPLETE
-        counts = write_table(self._output, files.rows(plan), files.kinds)
+        counts = write_table(self._output, files.rows(plan), files.columns)
         record = msgspec.structs.replace(
             record, machine=self._new.machine, is_complete=True, counts=counts, num_plans=plan.num_files
         )

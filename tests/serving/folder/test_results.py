@@ -3,6 +3,7 @@
 import csv
 import string
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -58,25 +59,25 @@ def test_speed_is_photographs_a_second_and_a_day():
     assert with_speed(record, num_photographs=0, seconds=1) == record
 
 
-KINDS = columns(1)
+SCHEMA = columns(1)
 TEXT = st.text(string.ascii_letters + "äé×,\"'\n\r ;", min_size=1)
 VALUES = {
-    str: st.none() | TEXT,
-    int: st.none() | st.integers(-(2**40), 2**40),
-    float: st.none() | st.floats(allow_nan=False, allow_infinity=False),
-    list: st.none() | st.lists(st.text(string.ascii_letters + " ", min_size=1), min_size=1),
+    pa.string(): st.none() | TEXT,
+    pa.int64(): st.none() | st.integers(-(2**40), 2**40),
+    pa.float64(): st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    pa.list_(pa.string()): st.none() | st.lists(st.text(string.ascii_letters + " ", min_size=1), min_size=1),
 }
-ROWS = st.lists(st.fixed_dictionaries({name: VALUES[kind] for name, kind in KINDS.items()}), max_size=3)
+ROWS = st.lists(st.fixed_dictionaries({field.name: VALUES[field.type] for field in SCHEMA}), max_size=3)
 
 
 @given(rows=ROWS)
 def test_what_is_written_is_read(rows):
-    assert decode(encode(rows, KINDS)) == rows
+    assert decode(encode(rows, SCHEMA)) == rows
 
 
 def test_missing_columns_are_null():
-    (row,) = decode(encode([{"path": "a.jpg"}], KINDS))
-    assert row == dict.fromkeys(KINDS) | {"path": "a.jpg"}
+    (row,) = decode(encode([{"path": "a.jpg"}], SCHEMA))
+    assert row == dict.fromkeys(SCHEMA.names) | {"path": "a.jpg"}
 
 
 def cell(value):
@@ -86,14 +87,14 @@ def cell(value):
 @given(rows=ROWS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 def test_the_two_forms_of_the_table_hold_the_same_rows(rows, tmp_path):
-    assert sum(write_table(OutputFolder(tmp_path), rows, KINDS).values()) == len(rows)
+    assert sum(write_table(OutputFolder(tmp_path), rows, SCHEMA).values()) == len(rows)
     assert pq.read_table(tmp_path / "results.parquet").to_pylist() == rows
     with (tmp_path / "results.csv").open(encoding="utf-8-sig", newline="") as stream:
-        assert list(csv.reader(stream)) == [list(KINDS), *([cell(row[name]) for name in KINDS] for row in rows)]
+        assert list(csv.reader(stream)) == [SCHEMA.names, *([cell(row[name]) for name in SCHEMA.names] for row in rows)]
 
 
 def test_spreadsheets_read_the_table_as_utf_8(tmp_path):
-    write_table(OutputFolder(tmp_path), [{"status": "ok", "verdict_name": "Rosa × alba"}], KINDS)
+    write_table(OutputFolder(tmp_path), [{"status": "ok", "verdict_name": "Rosa × alba"}], SCHEMA)
     content = (tmp_path / "results.csv").read_bytes()
     assert content.startswith(b"\xef\xbb\xbfpath,")
     assert "Rosa × alba" in content.decode("utf-8-sig")
@@ -105,9 +106,9 @@ def test_a_table_that_cannot_be_written_leaves_the_former_one(tmp_path):
         raise OSError("the part cannot be read")
 
     output = OutputFolder(tmp_path)
-    write_table(output, [{"status": "ok", "path": "old.jpg"}], KINDS)
+    write_table(output, [{"status": "ok", "path": "old.jpg"}], SCHEMA)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(OSError, match="the part"):
-        write_table(output, rows(), KINDS)
+        write_table(output, rows(), SCHEMA)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert before.keys() == {"results.csv", "results.parquet"}
