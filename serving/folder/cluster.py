@@ -14,8 +14,8 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
-from typing import Any, Final, NamedTuple, TypeVar
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -78,9 +78,6 @@ class Dispatch:
 
     When none is left, a machine with a free place gets one that another machine has had for the longest time: that one
     may be frozen or slow, and what is written twice counts once.
-
-    Args:
-        parts: What is to be done.
     """
 
     def __init__(self, parts: Iterable[Part]) -> None:
@@ -95,7 +92,9 @@ class Dispatch:
 
     def give(self, machine: str) -> Part | None:
         """Returns a part for a machine with a free place, if there is one."""
-        part = self._left.popleft() if self._left else self._copy(machine)
+        held = ((part, holders) for part, holders in self._held.values() if len(holders) < _MAX_HOLDERS)
+        copy = (part for part, holders in held if machine not in holders)
+        part = self._left.popleft() if self._left else next(copy, None)
         if part is not None:
             self._held.setdefault(part.number, (part, []))[1].append(machine)
         return part
@@ -125,19 +124,6 @@ class Dispatch:
             del self._held[part.number]
             self._left.appendleft(part)
 
-    def _copy(self, machine: str) -> Part | None:
-        held = self._held.values()
-        return next((part for part, who in held if len(who) < _MAX_HOLDERS and machine not in who), None)
-
-
-class _Ended(NamedTuple):
-    """A task that ended."""
-
-    part: Part
-    machine: str
-    rows: list[Row] | None
-    """None if the machine or the process died."""
-
 
 class _Machines:
     """The machines of a cluster, and what each of them does."""
@@ -153,7 +139,8 @@ class _Machines:
 
     def fill(self, dispatch: Dispatch) -> None:
         """Gives parts to the machines with free places."""
-        self._look()
+        if time.monotonic() - self._looked_at >= _LOOK_S:
+            self._look()
         busy = Counter(machine for _, machine in self._running.values())
         for machine, num_places in self._places.items():
             for _ in range(num_places - busy[machine]):
@@ -161,22 +148,26 @@ class _Machines:
                 if part is not None:
                     self._running[self._start(part, machine)] = part, machine
 
-    async def wait(self) -> list[_Ended]:
-        """Waits until a task ends, or some seconds, after which other machines may be there."""
+    async def wait(self) -> list[tuple[Part, str, list[Row] | None]]:
+        """Waits until a task ends, or some seconds, after which other machines may be there.
+
+        Returns:
+            For each task that ended its part, its machine, and the rows; None if the machine or the process died.
+        """
         if self._running:
             await asyncio.wait(self._running, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.sleep(_LOOK_S)
-        running = list(self._running.items())
-        return [self._end(future) for future, (_, machine) in running if future.done() or machine not in self._places]
-
-    def _end(self, future: "asyncio.Future[list[Row]]") -> _Ended:
-        part, machine = self._running.pop(future)
-        rows = _result(future) if future.done() else None
-        if rows is None:
-            self._avoided_until[machine] = time.monotonic() + _AVOID_S
-            self._looked_at = -math.inf
-        return _Ended(part, machine, rows)
+        ended = []
+        for future, (part, machine) in list(self._running.items()):
+            if future.done() or machine not in self._places:
+                del self._running[future]
+                rows = _result(future) if future.done() else None
+                if rows is None:
+                    self._avoided_until[machine] = time.monotonic() + _AVOID_S
+                    self._looked_at = -math.inf
+                ended.append((part, machine, rows))
+        return ended
 
     def _start(self, part: Part, machine: str) -> "asyncio.Future[list[Row]]":
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -185,11 +176,8 @@ class _Machines:
         return asyncio.wrap_future(self._task.options(scheduling_strategy=there).remote(self._job, part).future())
 
     def _look(self) -> None:
-        """Notices, every few seconds, which machines came and which are gone."""
-        now = time.monotonic()
-        if now - self._looked_at < _LOOK_S:
-            return
-        self._looked_at = now
+        """Notices which machines came and which are gone."""
+        now = self._looked_at = time.monotonic()
         alive = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
         self._places = {
             machine: 0 if now < self._avoided_until.get(machine, 0) else num_places(has, self._needs)
@@ -198,12 +186,7 @@ class _Machines:
 
 
 def num_places(has: Mapping[str, float], needs: Mapping[str, float]) -> int:
-    """Returns how many tasks fit on a machine.
-
-    Args:
-        has: Its resources, by Ray's names.
-        needs: What a task takes, see `task_needs`.
-    """
+    """Returns how many tasks with the needs of `task_needs` fit on a machine with such resources, by Ray's names."""
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
     return int(min(has.get(names[name], 0) // number for name, number in needs.items()))
 
@@ -237,7 +220,9 @@ def _connected(address: str) -> Iterator[Any]:
         ) from error
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        _require_answer(address)
+        host, _, port = address.rpartition(":")
+        if port.isdecimal() and "://" not in address:  # Ray would try again for many minutes if nothing listens there
+            socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(
@@ -252,13 +237,6 @@ def _connected(address: str) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _require_answer(address: str) -> None:
-    """Fails at once if nothing listens at host:port, for which Ray tries again for many minutes."""
-    host, _, port = address.rpartition(":")
-    if port.isdecimal() and "://" not in address:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
 
 
 def _result(future: "asyncio.Future[list[Row]]") -> list[Row] | None:
@@ -286,22 +264,18 @@ class _Process:
     def __init__(self, job: _Job) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._context = AsyncExitStack()  # never left: it ends with the process
-        self._worker = self._wait(
-            self._context.enter_async_context(open_worker(job.command, job.bundle, job.files, job.num_cores))
-        )
+        self._context = open_worker(job.command, job.bundle, job.files, job.num_cores)  # ends with the process
+        self._worker = self.wait(self._context.__aenter__())
 
-    def write(self, part: Part) -> list[Row]:
+    async def write(self, part: Part) -> list[Row]:
         """Writes the rows of a part, and returns their counted columns."""
-        return self._wait(self._write(part))
-
-    async def _write(self, part: Part) -> list[Row]:
         rows: list[Row] = []
         async for _ in self._worker.write([part], rows.append):
             pass
         return [{name: row[name] for name in ("status", "num_photographs")} for row in rows]
 
-    def _wait(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    def wait(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+        """Runs a coroutine in the event loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 
@@ -313,4 +287,4 @@ def _write_part(job: _Job, part: Part) -> list[Row]:
     run_id = job.files.run_id
     if run_id not in _processes:
         _processes[run_id] = _Process(job)
-    return _processes[run_id].write(part)
+    return _processes[run_id].wait(_processes[run_id].write(part))

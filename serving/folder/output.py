@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import msgspec
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
@@ -55,9 +56,14 @@ class OutputFolder:
         except FileNotFoundError:  # another run ended, and took it for what a killed one had begun
             return self.create(name, content)
         except OSError as error:
-            if error.errno in _NO_LINKS:
-                raise _without_links(self.root) from error
-            raise
+            if error.errno not in _NO_LINKS:
+                raise
+            raise DataError(
+                "results cannot be written to this disk, which has no hard links",
+                value=self.root,
+                limit="a disk where a file can be linked, unlike exFAT",
+                remedy="choose an --out on another disk",
+            ) from error
         finally:
             temporary.unlink(missing_ok=True)
         self._sync(name)
@@ -155,6 +161,11 @@ class OutputBucket:
 Output = OutputFolder | OutputBucket
 
 
+def as_json(record: msgspec.Struct) -> bytes:
+    """Returns a record as a file that people may read too."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
 def open_output(address: str) -> Output:
     """Opens a folder for results, or a bucket if the address has a scheme such as s3://.
 
@@ -174,12 +185,3 @@ def open_output(address: str) -> Output:
             remedy="choose another --out",
         )
     return OutputBucket(files, root)
-
-
-def _without_links(root: Path) -> DataError:
-    return DataError(
-        "results cannot be written to this disk, which has no hard links",
-        value=root,
-        limit="a disk where a file can be linked, unlike exFAT",
-        remedy="choose an --out on another disk",
-    )

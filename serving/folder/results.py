@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from models.bundle import BUNDLE_FILE, file_sha256
 from models.bundle_record import read_record as read_bundle_record
 from models.errors import InputError
-from serving.folder.output import Output
+from serving.folder.output import Output, as_json
 from serving.folder.plan import Plan
 from serving.folder.rows import Row, columns
 from serving.machine import available_cores
@@ -108,7 +108,7 @@ def start_record(output: Output, new: RunRecord) -> RunRecord:
     Raises:
         InputError: The other machine has another bundle or other options.
     """
-    if output.create(RECORD_FILE, _encode_record(new)):
+    if output.create(RECORD_FILE, as_json(new)):
         return new
     former = read_record(output)
     assert former is not None
@@ -118,7 +118,7 @@ def start_record(output: Output, new: RunRecord) -> RunRecord:
 
 def write_record(output: Output, record: RunRecord) -> None:
     """Writes the record, in place of the former one."""
-    output.replace(RECORD_FILE, io.BytesIO(_encode_record(record)))
+    output.replace(RECORD_FILE, io.BytesIO(as_json(record)))
 
 
 def require_same(old: RunRecord, new: RunRecord) -> None:
@@ -155,10 +155,6 @@ def with_speed(record: RunRecord, num_photographs: int, seconds: float) -> RunRe
 
 def _shown(option: Any) -> str:
     return option if isinstance(option, str) else msgspec.json.encode(option).decode()[:100]
-
-
-def _encode_record(record: RunRecord) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
 
 
 # ---- rows

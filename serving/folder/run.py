@@ -17,7 +17,7 @@ from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
 from serving.folder.copies import copy_photographs, require_outside
 from serving.folder.darwin_core import DARWIN_CORE_FILE, write_darwin_core
-from serving.folder.output import open_output
+from serving.folder.output import as_json, open_output
 from serving.folder.photographs import open_store
 from serving.folder.plan import Part, Plan, count_plans, extend_plan, read_plan
 from serving.folder.plants import group_photographs, read_list
@@ -270,8 +270,7 @@ class _FolderRun:
         photographs = (photograph for plant in plants for photograph in plant.photographs)
         report = judge(files.rows(plan), column, bundle)
         report = msgspec.structs.replace(report, trained_on=trained_on(bundle, photographs, self._store))
-        encoded = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
-        self._output.replace(TRUTH_FILE, io.BytesIO(encoded))
+        self._output.replace(TRUTH_FILE, io.BytesIO(as_json(report)))
         _tell(in_words(report))
 
     def _say(self, record: RunRecord) -> Outcome:

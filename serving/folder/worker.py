@@ -39,11 +39,7 @@ _PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0)  # before a photograph is tried again th
 class Worker:
     """Identifies the plants of parts with the service's own decoder, network and ranking, and writes their rows.
 
-    Args:
-        command: The flags.
-        files: Where the rows go.
-        loaded: The bundle, warmed up.
-        decoder: Turns the bytes of a photograph into network input; started.
+    The decoder is started, and the bundle warmed up.
     """
 
     def __init__(
@@ -100,34 +96,31 @@ class Worker:
                     rows: list[asyncio.Task[Row]] = []
                     for plant in part.plants:
                         await self._slots.acquire()
-                        rows.append(tasks.create_task(self._start(plant, on_row)))
+                        rows.append(tasks.create_task(self._row(plant, on_row)))
                     tasks.create_task(complete_part(part, rows))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _start(self, plant: Plant, on_row: Callable[[Row], None]) -> Row:
+    async def _row(self, plant: Plant, on_row: Callable[[Row], None]) -> Row:
+        outputs: list[NetworkOutput] = []
+        seen: list[Seen] = []
+        failures: list[Failure] = []
         try:
-            row = await self._row(plant)
+            for photograph in plant.photographs:
+                try:
+                    output, facts = await self._run_patiently(photograph)
+                except Unavailable:  # not the photograph's fault: no row, so that the same command answers it later
+                    raise
+                except (BotanifyError, OSError) as error:
+                    failures.append(Failure.of(error))
+                else:
+                    outputs.append(output)
+                    seen.append(facts)
+            row = self._bundle_columns | self._answer(plant, outputs, seen, failures)
         finally:
             self._slots.release()
         on_row(row)
         return row
-
-    async def _row(self, plant: Plant) -> Row:
-        outputs: list[NetworkOutput] = []
-        seen: list[Seen] = []
-        failures: list[Failure] = []
-        for photograph in plant.photographs:
-            try:
-                output, facts = await self._run_patiently(photograph)
-            except Unavailable:  # not the photograph's fault: no row, so that the same command answers it later
-                raise
-            except (BotanifyError, OSError) as error:
-                failures.append(Failure.of(error))
-            else:
-                outputs.append(output)
-                seen.append(facts)
-        return self._bundle_columns | self._answer(plant, outputs, seen, failures)
 
     def _answer(
         self, plant: Plant, outputs: Sequence[NetworkOutput], seen: Sequence[Seen], failures: list[Failure]
