@@ -17,7 +17,6 @@ explain_missing_packages("run `make serve` once, or install the extra `client`")
 import msgspec
 import tyro
 
-from models.calibration import CoverageKind
 from models.errors import BotanifyError, InputError
 from serving.client.clients import Client
 from serving.client.exchange import Asking
@@ -28,7 +27,7 @@ EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell reports it
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # with which a server could command the terminal
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Ask(Asking, frozen=True, kw_only=True):
     """Asks a service which plant the photographs show; several photographs show one plant."""
 
     photographs: Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -37,22 +36,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Address of the service; also BOTANIFY_URL."""
     api_key: str = ""
     """Key, if the service needs one; better BOTANIFY_API_KEY, since others can see the command line."""
-    k: int = 5
-    """Number of likely taxa."""
-    coverage: float | None = None
-    """Asks for a candidate set that holds the right taxon so often, such as 0.9."""
-    coverage_kind: CoverageKind = "marginal"
-    """Whether that holds for the mean plant (marginal) or for the mean taxon (macro)."""
-    taxa: tuple[str, ...] = ()
-    """Names of the taxa that can be the answer, or list:NAME."""
-    lang: str = ""
-    """Language of the common names, such as de."""
-    latitude: float | None = None
-    """Where the plant grows, degrees north; with --longitude."""
-    longitude: float | None = None
-    """Degrees east."""
-    date: str = ""
-    """Day of the photograph, such as 2026-05-31; counts with a place."""
     timeout_s: float = 120.0
     """Longest time for the answer with all attempts, seconds."""
     max_side_px: int | None = None
@@ -79,9 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _ask(command: Ask) -> None:
     key = command.api_key or os.environ.get("BOTANIFY_API_KEY", "")
-    asking = Asking(**{name: getattr(command, name) for name in Asking.__struct_fields__})
     with Client(command.url, api_key=key, timeout_s=command.timeout_s, max_side_px=command.max_side_px) as client:
-        answer = client.identify_json(*command.photographs, asking=asking)
+        answer = client.identify_json(*command.photographs, asking=command)
     if command.json:
         told = _harmless(answer.decode()).encode()
     else:

@@ -7,9 +7,10 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeVar
 
 import httpx
 import msgspec
@@ -18,6 +19,7 @@ from models.calibration import CoverageKind
 from models.errors import BotanifyError
 from serving.schemas import Identification, Problem
 
+_Document = TypeVar("_Document", Identification, Problem)
 _AGAIN: Final = (429, 502, 503, 504)
 _now, _sleep, _chance = time.monotonic, asyncio.sleep, random.uniform  # tests replace them
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
@@ -34,10 +36,9 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     coverage_kind: CoverageKind = "marginal"
     """Whether that holds for the mean plant or for the mean taxon."""
     taxa: Sequence[str] = ()
-    """Name or names of the taxa that can be the answer, and of lists, as `POST /identify` takes them; none for all."""
+    """Name or names of the taxa that can be the answer, also list:NAME; none for all."""
     lang: str = ""
     """Language of the common names, such as "de"; empty for those that the model gives by default."""
-
     latitude: float | None = None
     """Where the plant grows, degrees north; with `longitude`. It counts if the model knows places."""
     longitude: float | None = None
@@ -127,7 +128,7 @@ async def exchange(
             num_unreached += 1
             failure, pause_s = _unreachable(error, shown)
         else:
-            if response.status_code == HTTPStatus.OK and _is(Identification, response):
+            if response.status_code == HTTPStatus.OK and _decoded(Identification, response):
                 return response.content
             failure, pause_s = ServiceRefusal(_problem(response, shown)), math.inf
             if response.status_code in _AGAIN:
@@ -150,18 +151,16 @@ def _unreachable(error: httpx.RequestError, url: str) -> tuple[BotanifyError, fl
     return failure, math.inf if cannot_be_sent else 0.0
 
 
-def _is(kind: type[Identification | Problem], response: httpx.Response) -> bool:
-    try:
-        msgspec.json.decode(response.content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # what msgspec raises for odd bytes
-        return False
-    return True
+def _decoded(kind: type[_Document], response: httpx.Response) -> _Document | None:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # what msgspec raises for odd bytes
+        return msgspec.json.decode(response.content, type=kind)
+    return None
 
 
 def _problem(response: httpx.Response, url: str) -> Problem:
     """Returns the problem document of a refusal, or that of a response that is not from the service, but a proxy's."""
-    if _is(Problem, response):
-        return msgspec.json.decode(response.content, type=Problem)
+    if problem := _decoded(Problem, response):
+        return problem
     status, phrase = response.status_code, response.reason_phrase
     detail = f"{url} answered {status} {phrase}, but not as botanify does: check the address, and any proxy before it."
     if response.has_redirect_location:  # to follow it could send the key and the pictures to somebody else

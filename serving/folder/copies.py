@@ -35,12 +35,6 @@ def copy_photographs(rows: Iterable[Row], plants: Mapping[str, Plant], store: St
     """Puts each photograph into the folder of its verdict's name, or of why it has none; what is there stays.
 
     Says on standard error how many could not be put there, and why the first one could not.
-
-    Args:
-        rows: The rows of the table.
-        plants: Name of each plant -> its photographs.
-        store: Where the photographs are.
-        target: Folder for the folders.
     """
     problems: list[str] = []
     for row in rows:

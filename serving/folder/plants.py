@@ -62,29 +62,25 @@ def _namer(rule: str) -> Callable[[Photograph], str]:
     if kind == "column" and argument:
         return lambda photograph: _in_column(photograph, argument)
     if kind == "regex" and argument:
-        pattern = _compiled(argument)
+        try:
+            pattern = re.compile(argument)
+        except re.error as error:
+            raise InputError(
+                "the pattern of --group-by is not a regular expression", value=error, remedy="correct it"
+            ) from error
         return lambda photograph: _matched(photograph, pattern)
     raise InputError("the flag --group-by is not understood", value=rule, limit=_FORMS, remedy="correct it")
 
 
 def _in_column(photograph: Photograph, name: str) -> str:
-    if not photograph.columns.get(name):
-        raise DataError(
-            f"a photograph has no value in the column {name}",
-            value=photograph.path,
-            limit=", ".join(photograph.columns) or "a list with columns, see --list",
-            remedy="correct the list or --group-by",
-        )
-    return photograph.columns[name]
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise InputError(
-            "the pattern of --group-by is not a regular expression", value=error, remedy="correct it"
-        ) from error
+    if cell := photograph.columns.get(name):
+        return cell
+    raise DataError(
+        f"a photograph has no value in the column {name}",
+        value=photograph.path,
+        limit=", ".join(photograph.columns) or "a list with columns, see --list",
+        remedy="correct the list or --group-by",
+    )
 
 
 def _matched(photograph: Photograph, pattern: re.Pattern[str]) -> str:

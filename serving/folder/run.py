@@ -54,13 +54,13 @@ class Progress:
     Args:
         num_plants: Plants of this run.
         num_before: Plants that former runs answered.
-        stream: Where to write; by default standard error.
+        stream: Where to write.
     """
 
-    def __init__(self, num_plants: int, num_before: int, stream: TextIO | None = None) -> None:
+    def __init__(self, num_plants: int, num_before: int, stream: TextIO) -> None:
         self.counts: Counter[str] = Counter()
         self.num_photographs = 0
-        self._num_plants, self._num_before, self._stream = num_plants, num_before, stream or sys.stderr
+        self._num_plants, self._num_before, self._stream = num_plants, num_before, stream
         self._is_terminal = self._stream.isatty()
         self.begin()
 
@@ -196,7 +196,7 @@ class _FolderRun:
         todo = [part for part in planned.plan.missing(files.written()) if part.number % count == index]
         left = {part.number for part in todo}
         num_before = sum(number not in left for number in planned.plan.current.values())
-        progress = Progress(sum(len(part.plants) for part in todo), num_before)
+        progress = Progress(sum(len(part.plants) for part in todo), num_before, sys.stderr)
         try:
             if todo:
                 await self._write_parts(planned.record, todo, files, progress)

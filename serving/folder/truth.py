@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -91,23 +92,13 @@ class _Judged(NamedTuple):
 
 
 class TrueNames:
-    """Understands true names.
-
-    Args:
-        taxonomy: What the model can name.
-    """
+    """Understands true names, with the taxonomy of what the model can name."""
 
     def __init__(self, taxonomy: Taxonomy) -> None:
         self._taxonomy, self._names = taxonomy, TaxonNames(taxonomy)
-        self._found: dict[str, Names] = {}
 
     def find(self, text: str) -> Names:
         """Returns the name at each rank at which the text has one meaning; empty if the model does not know it."""
-        if text not in self._found:
-            self._found[text] = self._look_up(text)
-        return self._found[text]
-
-    def _look_up(self, text: str) -> Names:
         by_id = self._taxonomy.by_id.get(text)
         if by_id is not None:
             return names_by_rank(by_id)
@@ -117,12 +108,11 @@ class TrueNames:
         return self._read(text) or self._read(in_brackets[1] if in_brackets else plain)
 
     def _read(self, text: str) -> Names:
-        genus = _NO_SPECIES.fullmatch(text)
         known = self._names.find(text)
-        if known is None and genus is not None:
-            return {rank: name for rank, name in self._read(genus[1]).items() if rank != "species"}
         if known is None:
-            return {}
+            genus = _NO_SPECIES.fullmatch(text)
+            of_genus = self._read(genus[1]) if genus else {}
+            return {rank: name for rank, name in of_genus.items() if rank != "species"}
         shared = set.intersection(*(set(names_by_rank(self._taxonomy.taxa[at]).items()) for at in known.taxa))
         unsure = _MORE_PRECISE.get(known.match.kind, ())
         return {rank: name for rank, name in shared if rank not in unsure}
@@ -182,14 +172,8 @@ def trained_on(bundle: Bundle, photographs: Iterable[Photograph], store: Store) 
 
 
 def judge(rows: Iterable[Row], column: str, bundle: Bundle) -> TruthReport:
-    """Compares rows with their true names.
-
-    Args:
-        rows: The rows of the table.
-        column: Column of the list with the true names, or "folder".
-        bundle: The bundle that answered.
-    """
-    true_names = TrueNames(bundle.taxonomy)
+    """Compares rows with their true names in a column of the list, or in the names of the folders."""
+    find = cache(TrueNames(bundle.taxonomy).find)
     taxa = {taxon.scientific_name: names_by_rank(taxon) for taxon in bundle.taxonomy.taxa}
     judged: list[_Judged] = []
     unknown: Counter[str] = Counter()
@@ -199,7 +183,7 @@ def judge(rows: Iterable[Row], column: str, bundle: Bundle) -> TruthReport:
         if not text:
             num_without += 1
             continue
-        true = true_names.find(text)
+        true = find(text)
         judged.append(_Judged(true, row, None if row["status"] == "failed" else taxa[row["name_1"]]))
         if not true:
             unknown[text] += 1
@@ -236,10 +220,8 @@ def in_words(report: TruthReport) -> str:
 def _rank_in_words(figures: RankFigures) -> str:
     low, high = figures.right.interval_95
     words = f"{figures.right.value:.1%} right ({low:.1%} to {high:.1%}) of {figures.right.num_pictures:,} rows"
-    verdicts = figures.verdicts
-    return (
-        words if verdicts.right is None else f"{words}; {verdicts.right.value:.1%} of {verdicts.num_named:,} verdicts"
-    )
+    right = figures.verdicts.right
+    return words if right is None else f"{words}; {right.value:.1%} of {figures.verdicts.num_named:,} verdicts"
 
 
 def _figures(judged: Sequence[_Judged], rank: Rank) -> RankFigures:
