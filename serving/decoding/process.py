@@ -38,16 +38,8 @@ from serving.decoding.messages import (
 _ROOT: Final = Path(__file__).resolve().parents[2]
 # A child decodes untrusted data, so it gets only the variables that Python needs and none of the service's secrets.
 _INHERITED_VARIABLES: Final = {
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TMPDIR",
-    "PYTHONHOME",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-}
+    "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD",
+}  # fmt: skip
 _ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # For glibc, mallopt(3): keeps the memory of ordinary pictures for the next one. By default malloc returned it after
 # each picture, and new pages took 6 of the 8 ms of a decode. `child` returns the memory of large pictures.
@@ -61,14 +53,8 @@ _SHORTEST_WAIT_S: Final = 0.05  # between two looks at the processor time of a c
 # Signals that end a process because of what it did itself. Others, such as SIGKILL, are sent by people or by the kernel
 # when the memory of the machine is exhausted.
 _OWN_FAULTS: Final = {
-    signal.SIGABRT,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGSEGV,
-    signal.SIGSYS,
-    signal.SIGTRAP,
-}
+    signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP,
+}  # fmt: skip
 # Smaller pictures are copied on the event loop, in 0.3 ms at most. Larger ones take longer, because they touch new
 # pages.
 _LARGE_BYTES: Final = 8_000_000
@@ -135,12 +121,6 @@ class ChildLost(BotanifyError):
     """The child has ended."""
 
     code = "child_lost"
-
-
-class ChildHangs(ChildLost):
-    """The child gets no processor time; `reset` kills it."""
-
-    code = "child_hangs"
 
 
 class ChildCrashed(ChildLost):
@@ -318,7 +298,7 @@ class ChildProcess:
                     reply = await self._watch(time)
                 self._is_interrupted = not isinstance(reply, kind | Failed)
                 return _expected(reply, kind)
-            except (ChildHangs, ChildCrashed):
+            except ChildCrashed:
                 raise
             except ChildLost as error:
                 if await self._has_crashed():
@@ -349,7 +329,8 @@ class ChildProcess:
             if clock_s > last_s:
                 progress_at = now
             elif now - progress_at >= _FROZEN_S:
-                raise ChildHangs(f"no processor time for {_FROZEN_S:g} s")
+                self.kill()
+                raise ChildLost(f"no processor time for {_FROZEN_S:g} s")
 
     async def _has_crashed(self) -> bool:
         """Whether the child, which is lost, has ended because of what it did itself."""

@@ -52,12 +52,6 @@ async def write_on_cluster(
 ) -> AsyncIterator[list[Row]]:
     """Yields the counted columns of the rows of each part once they are written, in any order.
 
-    Args:
-        command: The flags, with `--ray`.
-        bundle: The bundle that the run started with.
-        files: Where the rows go.
-        parts: What to identify.
-
     Raises:
         InputError: Ray is not installed, no cluster has that address, or a part failed.
     """

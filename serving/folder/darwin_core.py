@@ -27,15 +27,11 @@ _COLUMNS: Final = (
 
 
 def write_darwin_core(output: Output, rows: Iterable[Row], run_id: str) -> int:
-    """Writes the archive; returns the number of its occurrences.
+    """Writes the archive without the rows that have no name; returns the number of its occurrences.
 
-    Args:
-        output: Where it is written.
-        rows: The rows of a result; those without a name are left out.
-        run_id: In the identifier of each occurrence, which no other run has.
+    `run_id` is in the identifier of each occurrence, which no other run has.
     """
-    now = datetime.now(UTC)
-    number = 0
+    today, number = datetime.now(UTC).date().isoformat(), 0
     with tempfile.TemporaryFile() as stream:
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("meta.xml", _meta())
@@ -47,7 +43,7 @@ def write_darwin_core(output: Output, rows: Iterable[Row], run_id: str) -> int:
                 writer.writerow(_COLUMNS)
                 for row in rows:
                     if row["status"] == "ok" and row["verdict_name"]:
-                        writer.writerow(_occurrence(row, run_id, now.date().isoformat()))
+                        writer.writerow(_occurrence(row, run_id, today))
                         number += 1
         stream.seek(0)
         output.replace(DARWIN_CORE_FILE, stream)

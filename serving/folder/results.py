@@ -1,7 +1,6 @@
 """The files of the results: run.json, the rows of each part, and the joined table."""
 
 import csv
-import hashlib
 import io
 import platform
 import re
@@ -9,7 +8,7 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,8 +49,6 @@ class BundleName(msgspec.Struct, frozen=True):
 class RunRecord(msgspec.Struct, frozen=True):
     """run.json: what was asked, which bundle answered, and what came out. It decides whether a run can be continued."""
 
-    fingerprint: str
-    """Hash of the bundle and of the options that change answers; another one cannot continue the run."""
     bundle: BundleName
     options: Mapping[str, Any]
     """The options that change answers."""
@@ -71,9 +68,8 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 def new_record(bundle: BundleName, options: Mapping[str, Any]) -> RunRecord:
     """Returns the record of a run that starts."""
-    fingerprint = hashlib.sha256(msgspec.json.encode((bundle.sha256, options), order="sorted")).hexdigest()
     machine = {"system": platform.platform(), "num_cores": available_cores()}
-    return RunRecord(fingerprint, bundle, options, machine, uuid.uuid4().hex[:8])
+    return RunRecord(bundle, options, machine, uuid.uuid4().hex[:8])
 
 
 def bundle_name(folder: Path) -> BundleName:
@@ -127,20 +123,19 @@ def require_same(old: RunRecord, new: RunRecord) -> None:
     Raises:
         InputError: Something differs; the message names it.
     """
-    if old.fingerprint == new.fingerprint:
-        return
     before, now = (msgspec.json.decode(msgspec.json.encode(each.options)) for each in (old, new))
     changed = [
         f"{name} ({_shown(before.get(name))} before)" for name in before | now if before.get(name) != now.get(name)
     ]
     if old.bundle != new.bundle:
         changed.insert(0, f"bundle ({old.bundle.name} {old.bundle.version} before)")
-    raise InputError(
-        "the results of another run are in this place",
-        value=f"changed: {', '.join(changed)}",
-        limit="a run continues with the same bundle and the same options",
-        remedy="choose another --out, or remove the results",
-    )
+    if changed:
+        raise InputError(
+            "the results of another run are in this place",
+            value=f"changed: {', '.join(changed)}",
+            limit="a run continues with the same bundle and the same options",
+            remedy="choose another --out, or remove the results",
+        )
 
 
 def with_speed(record: RunRecord, num_photographs: int, seconds: float) -> RunRecord:
@@ -189,17 +184,9 @@ class PartFiles(msgspec.Struct, frozen=True):
 
 
 def columns_of(plan: Plan, top_k: int) -> pa.Schema:
-    """Returns the columns of a result, with those of the list that the photographs came from.
-
-    Args:
-        plan: The photographs.
-        top_k: Number of names and scores.
-    """
-    extra: dict[str, None] = {}
-    for part in plan.parts:
-        for plant in part.plants:
-            extra |= dict.fromkeys(plant.photographs[0].columns)
-    return columns(top_k, extra)
+    """Returns the columns of a result, with those of the list that the photographs came from."""
+    of_plants = (plant.photographs[0].columns for part in plan.parts for plant in part.plants)
+    return columns(top_k, dict.fromkeys(chain.from_iterable(of_plants)))
 
 
 def encode(rows: Sequence[Row], schema: pa.Schema) -> bytes:
@@ -217,10 +204,7 @@ def decode(content: bytes) -> list[Row]:
 def write_table(output: Output, rows: Iterable[Row], schema: pa.Schema) -> Mapping[str, int]:
     """Writes the table as CSV, for spreadsheets, and as Parquet, each completely or not at all.
 
-    Args:
-        output: Where they are written.
-        rows: The rows, of which few are in memory at a time; a missing column is null.
-        schema: All columns, in their order.
+    Few rows are in memory at a time; a missing column is null.
 
     Returns:
         The number of rows by status.

@@ -53,12 +53,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def columns(top_k: int, extra: Iterable[str] = ()) -> pa.Schema:
-    """Returns all columns of a result, in their order.
-
-    Args:
-        top_k: Number of names and scores.
-        extra: Columns of the list that are copied.
-    """
+    """Returns all columns of a result, with `top_k` names and scores, and the `extra` ones of the list."""
     found = dict(_COLUMNS)
     for position in range(1, top_k + 1):
         found |= {f"name_{position}": str, f"score_{position}": float}
@@ -73,14 +68,9 @@ def answered(
     failures: Sequence[Failure],
     min_score: float | None,
 ) -> Row:
-    """Returns the row of a plant that has an answer; of several photographs some may have failed.
+    """Returns the row of a plant that has an answer, although some of its photographs may have failed.
 
-    Args:
-        plant: The plant.
-        answer: The answer.
-        seen: What each readable photograph says about itself.
-        failures: Why each of the others failed.
-        min_score: A name with a lower score is withheld.
+    A name with a lower score than `min_score` is withheld.
     """
     verdict, best = _withheld(answer.verdict, min_score), answer.taxa[0]
     row: Row = {
