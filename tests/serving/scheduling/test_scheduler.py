@@ -130,51 +130,55 @@ def run(test):
     asyncio.run(asyncio.wait_for(test, 60))
 
 
-def test_single_picture_runs_on_all_cores_and_several_on_one_core_each():
-    async def test():
-        async with WarmScheduler(cpu_policy(2)) as warm:
-            await warm.one(1.0, alone=True)
-            assert (warm.latency.batches, warm.throughput.batches) == ([[1.0]], [])
-            await warm.scheduler.run([picture(1.0), picture(2.0)], alone=True)
-            assert sorted(warm.throughput.batches) == [[1.0], [2.0]]
+def scheduled(policy, **options):
+    """Gives a test a warm scheduler, on an event loop."""
 
-    run(test())
+    def on_a_loop(test):
+        async def with_scheduler():
+            async with WarmScheduler(policy, **options) as warm:
+                await test(warm)
 
+        def test_on_a_loop():
+            run(with_scheduler())
 
-def test_concurrent_runs_do_not_exceed_the_policy():
-    async def test():
-        async with WarmScheduler(SchedulingPolicy(2, {"throughput": 1})) as warm:
-            first, others = await warm.fill(*range(10))
-            warm.throughput.unblocked.set()
-            await asyncio.gather(*first, *others)
-            assert warm.throughput.max_concurrent == 2
-            assert all(len(batch) == 1 for batch in warm.throughput.batches)
+        return test_on_a_loop
 
-    run(test())
+    return on_a_loop
 
 
-def test_queue_becomes_the_next_batch_padded_to_a_warm_batch_size():
-    async def test():
-        async with WarmScheduler(GPU) as warm:
-            first, others = await warm.fill(3.0, 4.0, 5.0)
-            warm.throughput.unblocked.set()
-            assert await asyncio.gather(*others) == [3.0, 4.0, 5.0]
-            await asyncio.gather(*first)
-            assert warm.throughput.batches[2:] == [[3.0, 4.0, 5.0, 0.0]]
-            assert warm.counted("botanify_batch_pictures_sum") == 5
-
-    run(test())
+@scheduled(cpu_policy(2))
+async def test_single_picture_runs_on_all_cores_and_several_on_one_core_each(warm):
+    await warm.one(1.0, alone=True)
+    assert (warm.latency.batches, warm.throughput.batches) == ([[1.0]], [])
+    await warm.scheduler.run([picture(1.0), picture(2.0)], alone=True)
+    assert sorted(warm.throughput.batches) == [[1.0], [2.0]]
 
 
-def test_a_batch_takes_the_queue_up_to_the_largest_batch_size():
-    async def test():
-        async with WarmScheduler(GPU) as warm:
-            first, others = await warm.fill(*range(40))
-            warm.throughput.unblocked.set()
-            await asyncio.gather(*first, *others)
-            assert sorted(map(len, warm.throughput.batches[2:])) == [8, 32]
+@scheduled(SchedulingPolicy(2, {"throughput": 1}))
+async def test_concurrent_runs_do_not_exceed_the_policy(warm):
+    first, others = await warm.fill(*range(10))
+    warm.throughput.unblocked.set()
+    await asyncio.gather(*first, *others)
+    assert warm.throughput.max_concurrent == 2
+    assert all(len(batch) == 1 for batch in warm.throughput.batches)
 
-    run(test())
+
+@scheduled(GPU)
+async def test_queue_becomes_the_next_batch_padded_to_a_warm_batch_size(warm):
+    first, others = await warm.fill(3.0, 4.0, 5.0)
+    warm.throughput.unblocked.set()
+    assert await asyncio.gather(*others) == [3.0, 4.0, 5.0]
+    await asyncio.gather(*first)
+    assert warm.throughput.batches[2:] == [[3.0, 4.0, 5.0, 0.0]]
+    assert warm.counted("botanify_batch_pictures_sum") == 5
+
+
+@scheduled(GPU)
+async def test_a_batch_takes_the_queue_up_to_the_largest_batch_size(warm):
+    first, others = await warm.fill(*range(40))
+    warm.throughput.unblocked.set()
+    await asyncio.gather(*first, *others)
+    assert sorted(map(len, warm.throughput.batches[2:])) == [8, 32]
 
 
 def test_warm_up_runs_every_batch_size_in_one_worker_and_then_in_the_others():
@@ -189,137 +193,113 @@ def test_warm_up_runs_every_batch_size_in_one_worker_and_then_in_the_others():
     run(test())
 
 
-def test_picture_that_breaks_the_network_fails_alone():
-    async def test():
-        async with WarmScheduler(GPU) as warm:
-            first, others = await warm.fill(3.0, FAILING, 5.0)
-            warm.throughput.unblocked.set()
-            found = await asyncio.gather(*others, return_exceptions=True)
-            await asyncio.gather(*first)
-            assert (found[0], found[2]) == (3.0, 5.0)
-            assert isinstance(found[1], RunFailed)
-            assert warm.scheduler.is_healthy
-
-    run(test())
+@scheduled(GPU)
+async def test_picture_that_breaks_the_network_fails_alone(warm):
+    first, others = await warm.fill(3.0, FAILING, 5.0)
+    warm.throughput.unblocked.set()
+    found = await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.gather(*first)
+    assert (found[0], found[2]) == (3.0, 5.0)
+    assert isinstance(found[1], RunFailed)
+    assert warm.scheduler.is_healthy
 
 
-def test_retried_pictures_stay_first_whatever_comes_while_they_wait():
-    async def test():
-        async with WarmScheduler(msgspec.structs.replace(GPU, num_workers=1)) as warm:
-            first, others = await warm.fill()
-            others = [asyncio.create_task(warm.one(value, virtual_starts_s=[5.0])) for value in (3.0, FAILING, 5.0)]
-            await asyncio.sleep(0)
-            network_runs, last = warm.throughput.run, []
+@scheduled(msgspec.structs.replace(GPU, num_workers=1))
+async def test_retried_pictures_stay_first_whatever_comes_while_they_wait(warm):
+    first, others = await warm.fill()
+    others = [asyncio.create_task(warm.one(value, virtual_starts_s=[5.0])) for value in (3.0, FAILING, 5.0)]
+    await asyncio.sleep(0)
+    network_runs, last = warm.throughput.run, []
 
-            def run_and_let_another_picture_come(pixels):
-                if len(warm.throughput.batches) == 2:  # the first run of a retried picture
-                    coming = asyncio.run_coroutine_threadsafe(come(), loop)
-                    coming.result(30)
-                return network_runs(pixels)
+    def run_and_let_another_picture_come(pixels):
+        if len(warm.throughput.batches) == 2:  # the first run of a retried picture
+            coming = asyncio.run_coroutine_threadsafe(come(), loop)
+            coming.result(30)
+        return network_runs(pixels)
 
-            async def come():
-                last.append(asyncio.create_task(warm.one(8.0, virtual_starts_s=[1.0])))
-                await asyncio.sleep(0)
+    async def come():
+        last.append(asyncio.create_task(warm.one(8.0, virtual_starts_s=[1.0])))
+        await asyncio.sleep(0)
 
-            loop, warm.throughput.run = asyncio.get_running_loop(), run_and_let_another_picture_come
-            warm.throughput.unblocked.set()
-            await asyncio.gather(*first, *others, return_exceptions=True)
-            await last[0]
-            retried = [batch for batch in warm.throughput.batches[2:] if batch != [7.0]]  # that one is a health check
-            assert retried == [[3.0], [FAILING], [5.0], [8.0]]
-
-    run(test())
+    loop, warm.throughput.run = asyncio.get_running_loop(), run_and_let_another_picture_come
+    warm.throughput.unblocked.set()
+    await asyncio.gather(*first, *others, return_exceptions=True)
+    await last[0]
+    retried = [batch for batch in warm.throughput.batches[2:] if batch != [7.0]]  # that one is a health check
+    assert retried == [[3.0], [FAILING], [5.0], [8.0]]
 
 
-def test_broken_network_is_reported_as_not_ready_and_recovers():
-    async def test():
-        async with WarmScheduler(cpu_policy(2)) as warm:
-            warm.throughput.broken = True
-            with pytest.raises(NotReady):
-                await warm.one(1.0)
-            assert not warm.scheduler.is_healthy
-            warm.throughput.broken = False
-            await until(lambda: warm.scheduler.is_healthy)
-            assert await warm.one(2.0) == 2.0
-
-    run(test())
+@scheduled(cpu_policy(2))
+async def test_broken_network_is_reported_as_not_ready_and_recovers(warm):
+    warm.throughput.broken = True
+    with pytest.raises(NotReady):
+        await warm.one(1.0)
+    assert not warm.scheduler.is_healthy
+    warm.throughput.broken = False
+    await until(lambda: warm.scheduler.is_healthy)
+    assert await warm.one(2.0) == 2.0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_dead_worker_is_replaced_and_the_rest_of_its_batch_answered():
-    async def test():
-        async with WarmScheduler(GPU) as warm:
-            first, others = await warm.fill(3.0, KILLING, 5.0)
-            warm.throughput.unblocked.set()
-            found = await asyncio.gather(*others, return_exceptions=True)
-            await asyncio.gather(*first)
-            assert (found[0], found[2]) == (3.0, 5.0)
-            assert isinstance(found[1], RunFailed)
-            assert warm.counted("botanify_restarts_total") == 2
-            assert await warm.one(6.0) == 6.0
-            assert warm.scheduler.is_healthy
-
-    run(test())
+@scheduled(GPU)
+async def test_dead_worker_is_replaced_and_the_rest_of_its_batch_answered(warm):
+    first, others = await warm.fill(3.0, KILLING, 5.0)
+    warm.throughput.unblocked.set()
+    found = await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.gather(*first)
+    assert (found[0], found[2]) == (3.0, 5.0)
+    assert isinstance(found[1], RunFailed)
+    assert warm.counted("botanify_restarts_total") == 2
+    assert await warm.one(6.0) == 6.0
+    assert warm.scheduler.is_healthy
 
 
-def test_hung_run_does_not_block_other_pictures():
-    async def test():
-        async with WarmScheduler(ONE_RUN) as warm:
-            endless = asyncio.create_task(warm.one(HANGING))
-            other = asyncio.create_task(warm.one(4.0))
-            await until(lambda: warm.age_hanging_runs() or endless.done())
-            assert await other == 4.0
-            assert isinstance((await asyncio.gather(endless, return_exceptions=True))[0], RunFailed)
-            assert warm.counted("botanify_restarts_total") == 2
-            assert warm.scheduler.is_healthy
-
-    run(test())
+@scheduled(ONE_RUN)
+async def test_hung_run_does_not_block_other_pictures(warm):
+    endless = asyncio.create_task(warm.one(HANGING))
+    other = asyncio.create_task(warm.one(4.0))
+    await until(lambda: warm.age_hanging_runs() or endless.done())
+    assert await other == 4.0
+    assert isinstance((await asyncio.gather(endless, return_exceptions=True))[0], RunFailed)
+    assert warm.counted("botanify_restarts_total") == 2
+    assert warm.scheduler.is_healthy
 
 
-def test_hung_network_is_unhealthy_until_it_runs_again():
-    async def test():
-        async with WarmScheduler(ONE_RUN, run_timeout_s=0.1) as warm:
-            warm.throughput.block()
-            hung = asyncio.create_task(warm.one(1.0))
-            await until(lambda: not warm.scheduler.is_healthy)
-            await asyncio.sleep(0.3)
-            assert not warm.scheduler.is_healthy
-            hung.cancel()
-            warm.unblock()
-            await until(lambda: warm.scheduler.is_healthy)
-            assert await warm.one(2.0) == 2.0
-
-    run(test())
+@scheduled(ONE_RUN, run_timeout_s=0.1)
+async def test_hung_network_is_unhealthy_until_it_runs_again(warm):
+    warm.throughput.block()
+    hung = asyncio.create_task(warm.one(1.0))
+    await until(lambda: not warm.scheduler.is_healthy)
+    await asyncio.sleep(0.3)
+    assert not warm.scheduler.is_healthy
+    hung.cancel()
+    warm.unblock()
+    await until(lambda: warm.scheduler.is_healthy)
+    assert await warm.one(2.0) == 2.0
 
 
-def test_hung_network_occupies_a_bounded_number_of_threads():
-    async def test():
-        async with WarmScheduler(ONE_RUN, run_timeout_s=0.05) as warm:
-            first, _ = await warm.fill()
-            await until(lambda: num_checks() == 4)
-            for _ in range(20):
-                await asyncio.sleep(0.02)
-                with pytest.raises(NotReady):
-                    await warm.one(2.0)
-            assert num_checks() == 4
-            assert not warm.scheduler.is_healthy
-            await asyncio.wait(first)
-            warm.unblock()
-            await until(lambda: warm.scheduler.is_healthy)
-            assert await warm.one(3.0) == 3.0
-            assert isinstance((await asyncio.gather(*first, return_exceptions=True))[0], NotReady)
-
-    run(test())
+@scheduled(ONE_RUN, run_timeout_s=0.05)
+async def test_hung_network_occupies_a_bounded_number_of_threads(warm):
+    first, _ = await warm.fill()
+    await until(lambda: num_checks() == 4)
+    for _ in range(20):
+        await asyncio.sleep(0.02)
+        with pytest.raises(NotReady):
+            await warm.one(2.0)
+    assert num_checks() == 4
+    assert not warm.scheduler.is_healthy
+    await asyncio.wait(first)
+    warm.unblock()
+    await until(lambda: warm.scheduler.is_healthy)
+    assert await warm.one(3.0) == 3.0
+    assert isinstance((await asyncio.gather(*first, return_exceptions=True))[0], NotReady)
 
 
-def test_closed_scheduler_refuses_pictures():
-    async def test():
-        async with WarmScheduler(ONE_RUN) as warm:
-            warm.scheduler.close()
-            with pytest.raises(NotReady):
-                await warm.one(1.0)
-
-    run(test())
+@scheduled(ONE_RUN)
+async def test_closed_scheduler_refuses_pictures(warm):
+    warm.scheduler.close()
+    with pytest.raises(NotReady):
+        await warm.one(1.0)
 
 
 def test_network_that_failed_is_freed_at_the_close_without_the_garbage_collector():
@@ -340,32 +320,26 @@ def test_network_that_failed_is_freed_at_the_close_without_the_garbage_collector
     run(test())
 
 
-def test_cancelled_pictures_leave_the_queue_at_once():
-    async def test():
-        async with WarmScheduler(ONE_RUN) as warm:
-            first, others = await warm.fill(3.0, 4.0, 5.0)
-            assert warm.counted("botanify_pictures_queued") == 3
-            others[1].cancel()
-            await asyncio.wait([others[1]])
-            assert warm.counted("botanify_pictures_queued") == 2
-            assert len(warm.scheduler._queue) == 2  # a picture of 380 px takes 1.7 MB
-            warm.throughput.unblocked.set()
-            await asyncio.gather(*first, others[0], others[2])
-
-    run(test())
+@scheduled(ONE_RUN)
+async def test_cancelled_pictures_leave_the_queue_at_once(warm):
+    first, others = await warm.fill(3.0, 4.0, 5.0)
+    assert warm.counted("botanify_pictures_queued") == 3
+    others[1].cancel()
+    await asyncio.wait([others[1]])
+    assert warm.counted("botanify_pictures_queued") == 2
+    assert len(warm.scheduler._queue) == 2  # a picture of 380 px takes 1.7 MB
+    warm.throughput.unblocked.set()
+    await asyncio.gather(*first, others[0], others[2])
 
 
-def test_close_finishes_runs_in_flight_and_drops_the_queue():
-    async def test():
-        async with WarmScheduler(ONE_RUN) as warm:
-            _, others = await warm.fill(3.0)
-            warm.scheduler.close()
-            with pytest.raises(asyncio.CancelledError):
-                await others[0]
-            warm.throughput.unblocked.set()
-            assert warm.throughput.batches == [[1.0]]
-
-    run(test())
+@scheduled(ONE_RUN)
+async def test_close_finishes_runs_in_flight_and_drops_the_queue(warm):
+    _, others = await warm.fill(3.0)
+    warm.scheduler.close()
+    with pytest.raises(asyncio.CancelledError):
+        await others[0]
+    warm.throughput.unblocked.set()
+    assert warm.throughput.batches == [[1.0]]
 
 
 @given(starts=st.lists(st.integers(0, 3), min_size=1, max_size=6))
