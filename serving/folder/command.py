@@ -135,7 +135,7 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
             "k": self.k,
             "coverage": self.coverage,
             "min_score": self.min_score,
-            **({"place": self.place} if self.place else {}),
+            "place": self.place,
             "group_by": self.group_by and printable(self.group_by),
             "taxa": [printable(name) for name in self.taxa],
             "taxa_lists": self._list_hashes(),

@@ -7,7 +7,6 @@ import msgspec
 import pyarrow as pa
 
 from models.answer import PlantAnswer
-from models.bundle import Bundle
 from models.errors import BotanifyError
 from models.ranking import Verdict, comparison
 from models.taxonomy import Taxon
@@ -98,12 +97,6 @@ def answered(
 def failed(plant: Plant, failures: Sequence[Failure]) -> Row:
     """Returns the row of a plant none of whose photographs gave an answer."""
     return _of_plant(plant, plant.photographs[0], failures) | {"status": "failed"}
-
-
-def of_bundle(bundle: Bundle) -> Row:
-    """Returns the columns that say which model answered."""
-    record = bundle.record
-    return {"bundle_name": record.name, "bundle_version": record.version, "label_hash": record.label_hash}
 
 
 def _groups(verdict: Verdict, best: Taxon) -> Row:

@@ -24,7 +24,7 @@ from serving.folder.photographs import Photograph, open_store
 from serving.folder.plan import Part
 from serving.folder.plants import Plant
 from serving.folder.results import BundleName, PartFiles, bundle_name
-from serving.folder.rows import Failure, Row, Seen, answered, failed, of_bundle
+from serving.folder.rows import Failure, Row, Seen, answered, failed
 from serving.loaded_bundle import LoadedBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
 from serving.schemas import Asked
@@ -54,7 +54,10 @@ class Worker:
             sys.stderr.write(f"warning: {warning}\n")
         runs = loaded.policy.num_workers * loaded.policy.batch_sizes[-1]
         self._slots = asyncio.Semaphore(_PHOTOGRAPHS_PER_RUN * runs)
-        self._bundle_columns = of_bundle(loaded.bundle)
+        record = loaded.bundle.record
+        self._bundle_columns: Row = {
+            "bundle_name": record.name, "bundle_version": record.version, "label_hash": record.label_hash,
+        }  # fmt: skip
 
     async def write(self, parts: Iterable[Part], on_row: Callable[[Row], None]) -> AsyncIterator[Part]:
         """Yields each part once its rows are written, in any order: a slow plant holds up its own part.
@@ -97,6 +100,7 @@ class Worker:
                     for plant in part.plants:
                         await self._slots.acquire()
                         rows.append(tasks.create_task(self._row(plant, on_row)))
+                        rows[-1].add_done_callback(lambda _: self._slots.release())
                     tasks.create_task(complete_part(part, rows))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
@@ -105,20 +109,17 @@ class Worker:
         outputs: list[NetworkOutput] = []
         seen: list[Seen] = []
         failures: list[Failure] = []
-        try:
-            for photograph in plant.photographs:
-                try:
-                    output, facts = await self._run_patiently(photograph)
-                except Unavailable:  # not the photograph's fault: no row, so that the same command answers it later
-                    raise
-                except (BotanifyError, OSError) as error:
-                    failures.append(Failure.of(error))
-                else:
-                    outputs.append(output)
-                    seen.append(facts)
-            row = self._bundle_columns | self._answer(plant, outputs, seen, failures)
-        finally:
-            self._slots.release()
+        for photograph in plant.photographs:
+            try:
+                output, facts = await self._run_patiently(photograph)
+            except Unavailable:  # not the photograph's fault: no row, so that the same command answers it later
+                raise
+            except (BotanifyError, OSError) as error:
+                failures.append(Failure.of(error))
+            else:
+                outputs.append(output)
+                seen.append(facts)
+        row = self._bundle_columns | self._answer(plant, outputs, seen, failures)
         on_row(row)
         return row
 

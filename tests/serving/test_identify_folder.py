@@ -12,7 +12,7 @@ import pytest
 
 from serving.folder import Outcome, run
 from serving.identify_folder import main
-from tests.serving.folder.photograph_folder import draw_photographs, identify, program, rows_of
+from tests.serving.folder.photograph_folder import draw_photographs, identify, parts, program, rows_of
 from tests.serving.program import ENVIRONMENT, ROOT
 from tests.serving.tiny import BLUE, GREEN, RED
 
@@ -42,7 +42,7 @@ def finish(process):
 
 def wait_for_parts(out, number, process):
     deadline = time.monotonic() + 300
-    while len(list((out / "parts").glob("*"))) < number:
+    while len(parts(out)) < number:
         if process.poll() is not None:  # it was quicker
             return
         assert time.monotonic() < deadline
@@ -120,9 +120,8 @@ def test_kills_lose_no_row_and_write_none_twice(tmp_path, bundle_folder, num_kil
             wait_for_parts(out, len(written) + chance.randint(1, 10), process)
         process.kill()
         process.communicate()
-        now = {path.name: path.stat().st_mtime_ns for path in out.glob("parts/*.parquet")}
-        assert now.items() >= written.items(), "a part was written twice"
-        written = now
+        before, written = written, parts(out)
+        assert written.items() >= before.items(), "a part was written twice"
     assert finish(start(photographs, out, bundle_folder, 1))[0] == Outcome.COMPLETE
     assert len(rows_of(out)) == num_photographs
     assert not list(out.rglob("*.part"))

@@ -56,7 +56,7 @@ def rows_of(out):
 
 def parts(out):
     """Returns when each part was written."""
-    return {path.name: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
+    return {path.name: path.stat().st_mtime_ns for path in out.glob("parts/*.parquet")}
 
 
 def write_list(path, rows):

@@ -25,18 +25,18 @@ from serving.folder.command import IdentifyFolder
 from serving.folder.photographs import Photograph
 from serving.folder.plan import Part
 from serving.folder.plants import Plant
-from tests.serving.folder.photograph_folder import draw_photographs, identify, program, rows_of
+from tests.serving.folder.photograph_folder import draw_photographs, identify, parts, program, rows_of
 from tests.serving.program import ENVIRONMENT, ROOT
 from tests.serving.tiny import BLUE, GREEN, RED, WEIGHTS, seal_tiny_bundle
 
 
-def parts(number):
+def planned(number):
     return [Part(index, (Plant("a", (Photograph(f"{index}.jpg", 1, "1"),)),)) for index in range(number)]
 
 
 @given(st.integers(0, 12), st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.booleans())))
 def test_every_part_is_done_once(num_parts, events):
-    dispatch, running, done = Dispatch(parts(num_parts)), {name: [] for name in "abcd"}, []
+    dispatch, running, done = Dispatch(planned(num_parts)), {name: [] for name in "abcd"}, []
 
     def end(machine, at, survives):
         part = running[machine].pop(at)
@@ -61,7 +61,7 @@ def test_every_part_is_done_once(num_parts, events):
 
 
 def test_a_machine_with_a_free_place_gets_what_a_slow_one_has_had_for_the_longest_time():
-    dispatch = Dispatch(parts(3))
+    dispatch = Dispatch(planned(3))
     given = [dispatch.give(machine).number for machine in ("slow", "slow", "quick")]
     assert given == [0, 1, 2]
     assert dispatch.give("slow").number == 2
@@ -71,13 +71,13 @@ def test_a_machine_with_a_free_place_gets_what_a_slow_one_has_had_for_the_longes
 
 
 def test_a_lost_part_is_given_before_those_that_nobody_had():
-    dispatch = Dispatch(parts(3))
+    dispatch = Dispatch(planned(3))
     dispatch.lose(dispatch.give("dead"), "dead")
     assert [dispatch.give("alive").number for _ in range(3)] == [0, 1, 2]
 
 
 def test_a_part_that_ends_every_process_is_an_error():
-    dispatch = Dispatch(parts(1))
+    dispatch = Dispatch(planned(1))
     for _ in range(MAX_LOSSES):
         dispatch.lose(dispatch.give("a"), "a")
     with pytest.raises(InputError, match=r"begins with 0\.jpg"):
@@ -217,10 +217,6 @@ def wait_until(is_true, process):
         time.sleep(0.02)
 
 
-def written(out):
-    return {path.name: path.stat().st_mtime_ns for path in out.glob("parts/*.parquet")}
-
-
 def is_dead(cluster, node):
     return not next(each for each in cluster.global_state.node_table() if each["NodeID"] == node.node_id)["Alive"]
 
@@ -235,23 +231,23 @@ def test_a_machine_that_dies_and_one_that_freezes_lose_no_row(cluster, tmp_path,
     dies, freezes = cluster.worker_nodes
     frozen = []
     with start(cluster, photographs, out, bundle_folder) as process:
-        wait_until(lambda: len(written(out)) >= 30, process)
+        wait_until(lambda: len(parts(out)) >= 30, process)
         frozen += processes_of(freezes)
         send(frozen, signal.SIGSTOP)
-        wait_until(lambda: len(written(out)) >= 60, process)
+        wait_until(lambda: len(parts(out)) >= 60, process)
         send(processes_of(dies), signal.SIGKILL)
         wait_until(lambda: is_dead(cluster, dies), process)
         if thaw == "when Ray has given it up":
             wait_until(lambda: is_dead(cluster, freezes), process)
         if thaw != "after the end":
             send(frozen, signal.SIGCONT)
-        code, before = process.wait(600), written(out)
+        code, before = process.wait(600), parts(out)
     assert code == Outcome.COMPLETE
     send(frozen, signal.SIGCONT)
     psutil.wait_procs([each for each in frozen if is_dead(cluster, freezes)], timeout=300)
     assert len(rows_of(out)) == num_photographs
     assert len(before) == num_photographs / PART_ROWS
-    assert written(out) == before, "a part was written twice"
+    assert parts(out) == before, "a part was written twice"
 
 
 @pytest.mark.slow
@@ -260,14 +256,14 @@ def test_an_interrupted_run_continues_with_or_without_the_cluster(cluster, tmp_p
     out = tmp_path / "out"
     photographs = draw_photographs(tmp_path / "photographs", {f"{index:03d}.jpg": GREEN for index in range(500)})
     with start(cluster, photographs, out, bundle_folder) as process:
-        wait_until(lambda: len(written(out)) >= 10, process)
+        wait_until(lambda: len(parts(out)) >= 10, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(300) == Outcome.INTERRUPTED
-    before = written(out)
+    before = parts(out)
     assert len(before) < 100
     assert identify(photographs, out, bundle_folder, part_rows=PART_ROWS) == Outcome.COMPLETE
     assert len(rows_of(out)) == 500
-    assert written(out).items() >= before.items()
+    assert parts(out).items() >= before.items()
 
 
 @pytest.mark.slow
