@@ -255,7 +255,7 @@ class ChildProcess:
         """
         try:
             return read_reply(await self._replies.readline())
-        except (ValueError, ConnectionError) as error:  # ValueError: no message, or a line that is too long
+        except (ValueError, RecursionError, ConnectionError) as error:  # no message, or a line that is too long
             self._commands.transport.abort()
             raise ChildLost("the child has ended") from error
 

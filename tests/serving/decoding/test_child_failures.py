@@ -29,6 +29,7 @@ from tests.serving.decoding.running_pool import (
 )
 
 GRANTED = "botanify_decode_bytes"
+DEEP = b'{"type":"Ready","x":' + b"[" * 60_000 + b"\n"
 
 
 def begin(running, data=SMALL):
@@ -258,8 +259,8 @@ def test_cancelled_decode_that_waits_for_memory_ends_at_once(one, pid):
 
 @pytest.mark.parametrize(
     "sent",
-    [b" " * 70_000, b"abc\n", b"{}\n", b"\n", b'{"type":"Failed"}\n', b"\xff\n"],
-    ids=["too long", "not JSON", "no type", "nothing", "without its fields", "not UTF-8"],
+    [b" " * 70_000, b"abc\n", b"{}\n", b"\n", b'{"type":"Failed"}\n', b"\xff\n", DEEP],
+    ids=["too long", "not JSON", "no type", "nothing", "without its fields", "not UTF-8", "deep"],
 )
 def test_child_that_sends_an_invalid_message_is_disconnected(sent):
     async def listen():
