@@ -13,11 +13,11 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from typing import Any, Final, TypeVar
 
-import msgspec
 import structlog
 
 from models.errors import BotanifyError, InputError
@@ -26,7 +26,7 @@ from serving.folder.command import IdentifyFolder
 from serving.folder.plan import Part
 from serving.folder.results import BundleName, PartFiles
 from serving.folder.rows import Row
-from serving.folder.worker import open_worker
+from serving.folder.worker import Worker, open_worker
 
 _Result = TypeVar("_Result")
 _LOOK_S: Final = 5.0  # between two looks at which machines are there
@@ -36,15 +36,6 @@ _MAX_HOLDERS: Final = 2
 MAX_LOSSES: Final = 10
 """Machines or processes that a part may cost; a photograph can end a process, but never so often by chance."""
 _log = structlog.get_logger(__name__)
-
-
-class _Job(msgspec.Struct, frozen=True):
-    """What the tasks of a run have in common."""
-
-    command: IdentifyFolder
-    bundle: BundleName
-    files: PartFiles
-    num_cores: int
 
 
 async def write_on_cluster(
@@ -126,7 +117,8 @@ class _Machines:
         self._ray, self._running = ray, dict[asyncio.Future[list[Row]], tuple[Part, str]]()
         self._needs = task_needs([node["Resources"] for node in ray.nodes() if node["Alive"]], command.provider)
         self._task = ray.remote(**self._needs, max_retries=0)(_write_part)
-        self._job = ray.put(_Job(command, bundle, files, int(self._needs["num_cpus"])))
+        self._opens = ray.put(partial(open_worker, command, bundle, files, int(self._needs["num_cpus"])))
+        self._run_id = files.run_id
         self._places: dict[str, int] = {}
         self._avoided_until: dict[str, float] = {}
         self._looked_at = -math.inf
@@ -167,7 +159,8 @@ class _Machines:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         there = NodeAffinitySchedulingStrategy(machine, soft=False)
-        return asyncio.wrap_future(self._task.options(scheduling_strategy=there).remote(self._job, part).future())
+        task = self._task.options(scheduling_strategy=there).remote(self._run_id, self._opens, part)
+        return asyncio.wrap_future(task.future())
 
     def _look(self) -> None:
         """Notices which machines came and which are gone."""
@@ -255,10 +248,10 @@ def _result(future: "asyncio.Future[list[Row]]") -> list[Row] | None:
 class _Process:
     """Opens the bundle once for all tasks of a process. Its event loop runs between them too, for the decoder."""
 
-    def __init__(self, job: _Job) -> None:
+    def __init__(self, opens: Callable[[], AbstractAsyncContextManager[Worker]]) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._context = open_worker(job.command, job.bundle, job.files, job.num_cores)  # ends with the process
+        self._context = opens()  # ends with the process
         self._worker = self.wait(self._context.__aenter__())
 
     async def write(self, part: Part) -> list[Row]:
@@ -276,9 +269,8 @@ class _Process:
 _processes: Final[dict[str, _Process]] = {}
 
 
-def _write_part(job: _Job, part: Part) -> list[Row]:
+def _write_part(run_id: str, opens: Callable[[], AbstractAsyncContextManager[Worker]], part: Part) -> list[Row]:
     """Is the task; Ray keeps its process for the next one."""
-    run_id = job.files.run_id
     if run_id not in _processes:
-        _processes[run_id] = _Process(job)
+        _processes[run_id] = _Process(opens)
     return _processes[run_id].wait(_processes[run_id].write(part))
