@@ -245,7 +245,7 @@ class DecoderPool:
         while True:
             try:
                 return await ChildProcess.start(limits.picture_bytes, limits.child_bytes, limits.seconds)
-            except (OSError, MemoryError, ChildLost) as error:
+            except (OSError, MemoryError, RuntimeError, ChildLost) as error:  # RuntimeError: no thread for its watcher
                 _log.warning("decoder_does_not_start", reason=str(error), next_attempt_s=retry_s)
                 _set_once(first_outcome, error)
             await asyncio.sleep(retry_s)

@@ -158,6 +158,7 @@ class ChildProcess:
         Raises:
             ChildLost: The child exits before it is ready.
             OSError: The system has no memory or processes left.
+            RuntimeError: It has no threads left, of which asyncio needs one to learn of an exit (Python 3.11).
         """
         with ExitStack() as undo:
             area = undo.enter_context(closing(SharedArea.create(picture_bytes)))
