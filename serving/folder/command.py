@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -129,6 +128,9 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
             InputError: The bundle or the lists of taxa cannot be read.
         """
         record, _ = read_record(self.bundle_folder() / BUNDLE_FILE)
+        lists = read_taxa_lists(self.taxa_lists)
+        chosen = {value.removeprefix(LIST_PREFIX) for value in self.taxa if value.startswith(LIST_PREFIX)}
+        contents = {name: msgspec.json.encode(sorted(set(lists[name]))) for name in sorted(chosen & lists.keys())}
         return {
             "photographs": printable(self.photographs),
             "precision": choose_precision(record, self.precision, self.provider),
@@ -138,7 +140,7 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
             "place": self.place,
             "group_by": self.group_by and printable(self.group_by),
             "taxa": [printable(name) for name in self.taxa],
-            "taxa_lists": self._list_hashes(),
+            "taxa_lists": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
         }
 
     def require_answerable(self) -> None:
@@ -150,10 +152,3 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
         bundle = load_bundle(self.bundle_folder())
         bundle.network(choose_precision(bundle.record, self.precision, self.provider))
         TaxaSelector(TaxonNames(bundle.taxonomy), read_taxa_lists(self.taxa_lists)).select(self.taxa)
-
-    def _list_hashes(self) -> Mapping[str, str]:
-        """Returns a hash of the names in each list that can be the answer."""
-        lists = read_taxa_lists(self.taxa_lists)
-        chosen = sorted({value.removeprefix(LIST_PREFIX) for value in self.taxa if value.startswith(LIST_PREFIX)})
-        encoded = {name: msgspec.json.encode(sorted(set(lists[name]))) for name in chosen if name in lists}
-        return {name: hashlib.sha256(content).hexdigest() for name, content in encoded.items()}

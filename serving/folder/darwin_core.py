@@ -71,12 +71,9 @@ def _occurrence(row: Row, run_id: str, today: str) -> list[object]:
         "identificationRemarks": f"named by a computer with score {row['verdict_score']:.3f}: {row['reason']}",
         "identificationVerificationStatus": "machine",
     }
-    return [_plain(values[name]) for name in _COLUMNS]
-
-
-def _plain(value: object) -> object:
-    """A line break within a cell is legal CSV that some readers refuse."""
-    return " ".join(value.split()) if isinstance(value, str) else value
+    # A line break within a cell is legal CSV that some readers refuse.
+    cells = (values[name] for name in _COLUMNS)
+    return [" ".join(cell.split()) if isinstance(cell, str) else cell for cell in cells]
 
 
 def _meta() -> str:

@@ -40,11 +40,6 @@ class Plan(msgspec.Struct, frozen=True):
     num_files: int = 0
     """One more than the highest number of a file that it was read from."""
 
-    @property
-    def next_part(self) -> int:
-        """Number of the first part that can be added."""
-        return self.parts[-1].number + 1 if self.parts else 0
-
     def plants(self) -> dict[str, Plant]:
         """Returns the plants by name, also those that are no longer listed, each as it was planned last."""
         return {plant.name: plant for part in self.parts for plant in part.plants}
@@ -134,8 +129,9 @@ def extend_plan(
         if not plants and not moved:
             return plan
         assert len({plant.name for plant in plants}) == len(plants)
+        first = plan.parts[-1].number + 1 if plan.parts else 0
         new = [
-            Part(plan.next_part + index, tuple(plants[at : at + part_rows]))
+            Part(first + index, tuple(plants[at : at + part_rows]))
             for index, at in enumerate(range(0, len(plants), part_rows))
         ]
         added = _File(new, moved)

@@ -218,14 +218,12 @@ def write_table(output: Output, rows: Iterable[Row], schema: pa.Schema) -> Mappi
         with pq.ParquetWriter(parquet, schema, compression=_COMPRESSION) as writer:
             while chunk := list(islice(left, _ROWS_AT_ONCE)):
                 writer.write_table(pa.Table.from_pylist(chunk, schema=schema))
-                lines.writerows({name: _cell(value) for name, value in row.items()} for row in chunk)
+                for row in chunk:
+                    lists = {name: "; ".join(value) for name, value in row.items() if isinstance(value, list)}
+                    lines.writerow(row | lists)
                 counts.update(row["status"] for row in chunk)
         text.flush()
         for name, stream in ((CSV_TABLE, spreadsheet), (PARQUET_TABLE, parquet)):
             stream.seek(0)
             output.replace(name, stream)
     return dict(counts)
-
-
-def _cell(value: Any) -> Any:
-    return "; ".join(value) if isinstance(value, list) else value

@@ -60,10 +60,6 @@ class SchedulingPolicy(msgspec.Struct, frozen=True):
         takes_all_cores = alone and not running and "latency" in self.num_threads_by_mode
         return "latency" if takes_all_cores else "throughput"
 
-    def padded_size(self, num_pictures: int) -> int:
-        """Returns the smallest batch size that holds the pictures."""
-        return next(size for size in self.batch_sizes if size >= num_pictures)
-
     def describe(self) -> str:
         """Describes the policy in a few words, for the log, `/model` and the metrics."""
         num_threads = self.num_threads_by_mode["throughput"]

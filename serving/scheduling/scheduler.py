@@ -275,7 +275,7 @@ class Scheduler:
         for _ in pictures:
             self._queue.popleft()
         pixels = [picture.pixels for picture in pictures]
-        size = self.policy.padded_size(len(pixels))
+        size = next(size for size in self.policy.batch_sizes if size >= len(pixels))
         rows = worker.submit(partial(_run_batch, self._networks[mode], pixels, size))
         rows.add_done_callback(partial(self._on_run_done, worker))
         run = self._running[worker] = _Run(mode, pictures, time.perf_counter(), rows)
