@@ -67,14 +67,13 @@ class Plan(msgspec.Struct, frozen=True):
             The plants to add, because they are new, their photographs have changed, or they failed; and each plant that
             is gone, with `_GONE`, or back, with the part where its row is.
         """
-        numbers = {plant.name: part.number for part in self.parts for plant in part.plants}
-        planned = self.plants()
+        planned = {plant.name: (plant, part.number) for part in self.parts for plant in part.plants}
         new: list[Plant] = []
         moved = {name: _GONE for name in known if name in self.current}
         for plant in listed:
             moved.pop(plant.name, None)
-            number = numbers.get(plant.name, _GONE)
-            if planned.get(plant.name) != plant or failed.get(plant.name) == number:
+            former, number = planned.get(plant.name, (None, _GONE))
+            if former != plant or failed.get(plant.name) == number:
                 new.append(plant)
             elif self.current.get(plant.name) != number:
                 moved[plant.name] = number

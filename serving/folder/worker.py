@@ -69,13 +69,11 @@ class Worker:
         Raises:
             Unavailable: The network or the decoder does not work, also after some pauses.
         """
-        complete: asyncio.Queue[tuple[Part, list[Row]] | None] = asyncio.Queue()
+        complete: asyncio.Queue[Part | None] = asyncio.Queue()
         feeder = asyncio.create_task(self._feed(parts, complete, on_row))
         feeder.add_done_callback(lambda _: complete.put_nowait(None))
         try:
-            while (part_with_rows := await complete.get()) is not None:
-                part, rows = part_with_rows
-                await asyncio.to_thread(self._files.write, part.number, rows)
+            while (part := await complete.get()) is not None:
                 yield part
             await feeder  # raises its error
         finally:
@@ -83,15 +81,13 @@ class Worker:
             await asyncio.gather(feeder, return_exceptions=True)
 
     async def _feed(
-        self,
-        parts: Iterable[Part],
-        complete: "asyncio.Queue[tuple[Part, list[Row]] | None]",
-        on_row: Callable[[Row], None],
+        self, parts: Iterable[Part], complete: "asyncio.Queue[Part | None]", on_row: Callable[[Row], None]
     ) -> None:
         """Starts one plant after the other, whatever part it is in, so that the processor is busy between parts."""
 
-        async def complete_part(part: Part, rows: Sequence[asyncio.Task[Row]]) -> None:
-            complete.put_nowait((part, await asyncio.gather(*rows)))
+        async def write_part(part: Part, rows: Sequence[asyncio.Task[Row]]) -> None:
+            await asyncio.to_thread(self._files.write, part.number, await asyncio.gather(*rows))
+            complete.put_nowait(part)
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -101,7 +97,7 @@ class Worker:
                         await self._slots.acquire()
                         rows.append(tasks.create_task(self._row(plant, on_row)))
                         rows[-1].add_done_callback(lambda _: self._slots.release())
-                    tasks.create_task(complete_part(part, rows))
+                    tasks.create_task(write_part(part, rows))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 

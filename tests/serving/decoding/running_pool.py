@@ -50,6 +50,15 @@ class RunningPool:
     def decode(self, data, spec=SPEC):
         return self.run(self.pool.decode(data, spec))
 
+    def decode_many(self, number, data=SMALL, time=None):
+        """Returns what each of several decodes at once gives or raises."""
+
+        async def decode():
+            decodes = [self.pool.decode(data, SPEC, time) for _ in range(number)]
+            return await asyncio.gather(*decodes, return_exceptions=True)
+
+        return self.run(decode())
+
     def pids(self):
         return {child.pid for child in self.pool._children}
 

@@ -159,11 +159,7 @@ def test_pictures_of_children_that_are_suspended_together_are_decoded(monkeypatc
         pids = running.pids()
         for pid in pids:
             stop(pid)
-
-        async def three():
-            return await asyncio.gather(*(running.pool.decode(SMALL, SPEC) for _ in range(3)))
-
-        assert [decoded.format for decoded in running.run(three())] == ["PNG"] * 3
+        assert [decoded.format for decoded in running.decode_many(3)] == ["PNG"] * 3
         assert not pids & running.pids()
 
 

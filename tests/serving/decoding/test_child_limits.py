@@ -1,6 +1,5 @@
 """Limits of time and memory of a decode."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -50,12 +49,7 @@ def test_pictures_of_a_request_share_its_time():
         of_one = whole.seconds - whole.left_s
         assert of_one > 0
         shared = DecodeTime(2.5 * of_one)
-
-        async def five():
-            decodes = [running.pool.decode(slow_picture(), SPEC, shared) for _ in range(5)]
-            return await asyncio.gather(*decodes, return_exceptions=True)
-
-        outcomes = running.run(five())
+        outcomes = running.decode_many(5, slow_picture(), shared)
         assert UnreadableImage in {type(outcome) for outcome in outcomes}
         assert -0.5 < shared.left_s < 0.1
 
@@ -180,11 +174,7 @@ def test_child_returns_the_memory_of_large_pictures():
 
 def test_picture_that_exceeds_the_budget_is_decoded_alone():
     with RunningPool(2, budget_bytes=1) as running:
-
-        async def three():
-            return await asyncio.gather(*(running.pool.decode(SMALL, SPEC) for _ in range(3)))
-
-        assert len(running.run(three())) == 3
+        assert [decoded.format for decoded in running.decode_many(3)] == ["PNG"] * 3
 
 
 def test_the_time_left_is_shared_by_the_steps_that_run():
