@@ -94,8 +94,7 @@ async def correct(
             )
     given = {**body.fields, **request.query_params.dict()}
     taxon_id, name = _taxon(deps, given)
-    is_certain = parse_switch("certain", (given.get("certain") or ["false"])[-1])
-    await desk.correct(answer, taxon_id, name, certain=is_certain, pictures=body.pictures)
+    await desk.correct(answer, taxon_id, name, certain=parse_switch(given, "certain"), pictures=body.pictures)
     return CorrectionView(
         correction_id=answer.correction_id,
         taxon_id=taxon_id,
@@ -154,9 +153,10 @@ def _taxon(deps: RouteDependencies, given: Given) -> tuple[str | None, str]:
         return None, text
     taxon = loaded.taxonomy.by_id.get(text) or only
     if taxon is None:
-        raise BadParameter(
-            "the parameter `taxon` means no single taxon of the model",
-            value=repr(text[:40]),
+        raise BadParameter.of(
+            "taxon",
+            text,
+            "means no single taxon of the model",
             limit="a taxon id, or a name of one taxon",
             remedy="look for it with /species?q=, or send it as `other`",
         )

@@ -331,12 +331,7 @@ def _whole_number(request: AnyRequest, name: str, default: int) -> int:
     text = request.query_params.get(name, str(default))
     if re.fullmatch(r"[0-9]{1,9}", text) and int(text) > 0:
         return int(text)
-    raise BadParameter(
-        f"the parameter `{name}` is out of range",
-        value=repr(text[:40]),
-        limit="a whole number from 1",
-        remedy="correct it, or leave it out",
-    )
+    raise BadParameter.of(name, text, "is out of range", limit="a whole number from 1")
 
 
 def _species(taxon: Taxon, language: str) -> Species:

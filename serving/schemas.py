@@ -5,6 +5,7 @@ Fields may be added, but never renamed or removed.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from typing import Final, cast, get_args
 
@@ -246,11 +247,11 @@ def parse_parameters(given: Given) -> Asked:
         coverage_kind=_parse_coverage_kind(_last(given, "coverage_kind", "marginal")),
         taxa=_parse_taxa(given.get("taxa", ())),
         lang=parse_language(_last(given, "lang", "")),
-        preview=parse_switch("preview", _last(given, "preview", "false")),
+        preview=parse_switch(given, "preview"),
         where=_parse_where(given, day),
         day=day,
-        use_exif=parse_switch("use_exif", _last(given, "use_exif", "false")),
-        cultivated=parse_switch("cultivated", _last(given, "cultivated", "false")),
+        use_exif=parse_switch(given, "use_exif"),
+        cultivated=parse_switch(given, "cultivated"),
     )
 
 
@@ -262,35 +263,28 @@ def parse_whole_number(name: str, text: str, maximum: int) -> int:
     """
     if re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= maximum:
         return int(text)
-    raise BadParameter(
-        f"the parameter `{name}` is out of range",
-        value=repr(text[:40]),
-        limit=f"a whole number from 1 to {maximum}",
-        remedy="send a number in this range, or leave the parameter out",
-    )
+    limit, remedy = f"a whole number from 1 to {maximum}", "send a number in this range, or leave the parameter out"
+    raise BadParameter.of(name, text, "is out of range", limit=limit, remedy=remedy)
 
 
 def _parse_coverage(text: str) -> float:
     if re.fullmatch(r"0?\.[0-9]{1,9}", text) and MIN_COVERAGE <= float(text) <= MAX_COVERAGE:
         return float(text)
-    raise BadParameter(
-        "the parameter `coverage` is out of range",
-        value=repr(text[:40]),
+    raise BadParameter.of(
+        "coverage",
+        text,
+        "is out of range",
         limit=f"a number from {MIN_COVERAGE} to {MAX_COVERAGE}",
         remedy="send a number in this range such as 0.9, or leave the parameter out",
     )
 
 
 def _parse_coverage_kind(text: str) -> CoverageKind:
-    for kind in get_args(CoverageKind):
-        if text == kind:
-            return cast(CoverageKind, kind)
-    raise BadParameter(
-        "the parameter `coverage_kind` is not known",
-        value=repr(text[:40]),
-        limit=" or ".join(get_args(CoverageKind)),
-        remedy="send one of these, or leave the parameter out",
-    )
+    kinds = get_args(CoverageKind)
+    if text in kinds:
+        return cast(CoverageKind, text)
+    remedy = "send one of these, or leave the parameter out"
+    raise BadParameter.of("coverage_kind", text, "is not known", limit=" or ".join(kinds), remedy=remedy)
 
 
 def _parse_taxa(values: Sequence[str]) -> tuple[str, ...]:
@@ -331,44 +325,34 @@ def _parse_where(given: Given, day: date | None) -> Where | None:
 def _parse_degrees(name: str, text: str, most: int) -> float:
     if re.fullmatch(r"-?[0-9]{1,3}(\.[0-9]{1,20})?", text) and abs(float(text)) <= most:
         return float(text)
-    raise BadParameter(
-        f"the parameter `{name}` is out of range",
-        value=repr(text[:40]),
-        limit=f"degrees from -{most} to {most}, with the other coordinate",
-        remedy="send latitude and longitude, or neither",
+    limit, remedy = (
+        f"degrees from -{most} to {most}, with the other coordinate",
+        "send latitude and longitude, or neither",
     )
+    raise BadParameter.of(name, text, "is out of range", limit=limit, remedy=remedy)
 
 
 def _parse_day(text: str) -> date | None:
-    try:
-        if text and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
-            raise ValueError
-        return date.fromisoformat(text) if text else None
-    except ValueError:
-        raise BadParameter(
-            "the parameter `date` is not a day",
-            value=repr(text[:40]),
-            limit="a day such as 2026-05-31",
-            remedy="correct it, or leave it out",
-        ) from None
+    if not text:
+        return None
+    with suppress(ValueError):
+        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+            return date.fromisoformat(text)
+    raise BadParameter.of("date", text, "is not a day", limit="a day such as 2026-05-31")
 
 
-def parse_switch(name: str, text: str) -> bool:
-    """Parses a parameter that is on or off.
+def parse_switch(given: Given, name: str) -> bool:
+    """Parses a parameter that is on or off, by default off.
 
     Raises:
         BadParameter: It is neither.
     """
+    text = _last(given, name, "false")
     if text.lower() in {"true", "1"}:
         return True
     if text.lower() in {"false", "0"}:
         return False
-    raise BadParameter(
-        f"the parameter `{name}` is out of range",
-        value=repr(text[:40]),
-        limit="true or false",
-        remedy="correct it, or leave it out",
-    )
+    raise BadParameter.of(name, text, "is out of range", limit="true or false")
 
 
 def parse_language(text: str) -> str | None:
@@ -378,12 +362,7 @@ def parse_language(text: str) -> str | None:
         BadParameter: It is not a language code.
     """
     if text and not re.fullmatch(LANGUAGE, text):
-        raise BadParameter(
-            "the parameter `lang` is not a language code",
-            value=repr(text[:40]),
-            limit="a code such as de or pt-BR",
-            remedy="correct it, or leave it out",
-        )
+        raise BadParameter.of("lang", text, "is not a language code", limit="a code such as de or pt-BR")
     return text.replace("_", "-") or None
 
 

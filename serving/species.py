@@ -289,9 +289,10 @@ class TaxaSelector:
     def _find(self, name: str) -> TaxaChoice:
         found = self.lists.get(name)
         if found is None:
-            raise BadParameter(
-                "the parameter `taxa` names a list that does not exist",
-                value=repr(name[:_NAME_LENGTH]),
+            raise BadParameter.of(
+                "taxa",
+                name,
+                "names a list that does not exist",
                 limit=", ".join(self.lists) or "no list, since this service has none",
                 remedy="choose another list, or send names",
             )
