@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Doubles, Flags, Positions
 from models.calibration import Calibration, CoverageKind, candidate_set
 from models.place import PlaceModel, Where
 from models.ranking import (
@@ -61,7 +61,7 @@ class Question(msgspec.Struct, frozen=True):
     coverage: float | None = None
     """How often the candidate set shall include the right taxon, in (0, 1); None for no candidate set."""
     coverage_kind: CoverageKind = "marginal"
-    allowed_T: npt.NDArray[np.bool_] | None = None
+    allowed_T: Flags | None = None
     """Whether each taxon can be the answer, at least one; None for all."""
     where: Where | None = None
     """Where and when the plant was photographed; None if that shall not count."""
@@ -70,9 +70,9 @@ class Question(msgspec.Struct, frozen=True):
 class PlaceNote(msgspec.Struct, frozen=True):
     """How place changed an answer."""
 
-    vision_T: npt.NDArray[np.float64]
+    vision_T: Doubles
     """Probability of each taxon without place."""
-    ratio_T: npt.NDArray[np.float64]
+    ratio_T: Doubles
     """What place multiplied the probability of each taxon with, before the temperature and the sum of 1."""
 
 
@@ -181,12 +181,12 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
 
 
 def _with_place(
-    logits_BO: npt.NDArray[np.float64],
-    vision_T: npt.NDArray[np.float64],
+    logits_BO: Doubles,
+    vision_T: Doubles,
     model: AnswerModel,
     place: PlaceModel,
     where: Where,
-) -> tuple[npt.NDArray[np.float64], AnswerModel, PlaceNote]:
+) -> tuple[Doubles, AnswerModel, PlaceNote]:
     """Returns the logits with the place, the model with what was fitted with places, and a note for the answer."""
     factor_T = place.log_factors(where)
     shift_O = model.temperature * factor_T[model.taxonomy.taxon_of_output]
@@ -201,8 +201,8 @@ def _with_place(
 
 
 def _what_place_decided(
-    vision_T: npt.NDArray[np.float64],
-    taxa_T: npt.NDArray[np.float64],
+    vision_T: Doubles,
+    taxa_T: Doubles,
     model: AnswerModel,
     place: PlaceModel,
     where: Where,
@@ -221,7 +221,7 @@ def _what_place_decided(
     )
 
 
-def picture_weights(plant_B: npt.NDArray[np.float64], cutoff: float) -> npt.NDArray[np.float64]:
+def picture_weights(plant_B: Doubles, cutoff: float) -> Doubles:
     """Gives each picture a weight in proportion to its plant score; the weights sum to 1.
 
     A picture below the cutoff has no weight while another picture reaches the cutoff, so a picture of something else
@@ -234,9 +234,7 @@ def picture_weights(plant_B: npt.NDArray[np.float64], cutoff: float) -> npt.NDAr
     return np.asarray(weight_B / total if total > 0 else np.full(len(plant_B), 1 / len(plant_B)))
 
 
-def _scores(
-    taxa_BT: npt.NDArray[np.float64], features_BF: Floats, tables: Calibration
-) -> tuple[npt.NDArray[np.float64] | None, npt.NDArray[np.float64] | None]:
+def _scores(taxa_BT: Doubles, features_BF: Floats, tables: Calibration) -> tuple[Doubles | None, Doubles | None]:
     """Returns how sure it is that each picture shows a plant, and a plant of the network; None without the table."""
     if tables.features is None or tables.cutoffs is None:
         return None, None
@@ -246,9 +244,7 @@ def _scores(
     return plant_B, None if known is None else known.scores(confidence_B, distance_B)
 
 
-def _taxon_probabilities(
-    logits: Floats, model: AnswerModel, allowed_T: npt.NDArray[np.bool_] | None = None
-) -> npt.NDArray[np.float64]:
+def _taxon_probabilities(logits: Floats, model: AnswerModel, allowed_T: Flags | None = None) -> Doubles:
     """Returns calibrated probabilities over the allowed taxa; they sum to 1. Other taxa have probability 0."""
     if allowed_T is not None:
         logits = np.where(allowed_T[model.taxonomy.taxon_of_output], logits, -np.inf)
@@ -267,11 +263,11 @@ def _rejection(plant: float | None, familiar: float | None, best: RankedTaxon, m
     return None
 
 
-def _shared_ranks(allowed_T: npt.NDArray[np.bool_] | None, taxonomy: Taxonomy) -> frozenset[Rank]:
+def _shared_ranks(allowed_T: Flags | None, taxonomy: Taxonomy) -> frozenset[Rank]:
     """Returns the ranks at which all taxa that the client allowed have the same name; none if it allowed all."""
     if allowed_T is None:
         return frozenset()
-    names: dict[Rank, npt.NDArray[np.intp]] = {
+    names: dict[Rank, Positions] = {
         "species": np.arange(len(taxonomy.taxa)),
         "genus": taxonomy.genera.of_taxon,
         "family": taxonomy.families.of_taxon,
@@ -280,9 +276,9 @@ def _shared_ranks(allowed_T: npt.NDArray[np.bool_] | None, taxonomy: Taxonomy) -
 
 
 def _candidates(
-    alone_BT: npt.NDArray[np.float64],
-    used_B: npt.NDArray[np.bool_],
-    taxa_T: npt.NDArray[np.float64],
+    alone_BT: Doubles,
+    used_B: Flags,
+    taxa_T: Doubles,
     model: AnswerModel,
     question: Question,
 ) -> Candidates | None:
@@ -315,7 +311,7 @@ def _candidates(
     )
 
 
-def _weighted(score_B: npt.NDArray[np.float64] | None, weight_B: npt.NDArray[np.float64]) -> float | None:
+def _weighted(score_B: Doubles | None, weight_B: Doubles) -> float | None:
     """Returns the weighted mean; rounding cannot carry it past the scores, one of which may equal a cutoff."""
     if score_B is None:
         return None

@@ -24,8 +24,8 @@ from typing import Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Doubles, Integers, Positions, Singles
 from models.errors import BundleError, DataError
 from models.ranking import Floats, Probability
 
@@ -37,18 +37,18 @@ CoverageKind = Literal["marginal", "macro"]
 class FeatureTable(msgspec.Struct, frozen=True, dict=True):
     """Where the pictures of each known taxon lie among the features."""
 
-    center_F: npt.NDArray[np.float32]
+    center_F: Singles
     """Mean of the features of length 1."""
-    basis_FD: npt.NDArray[np.float32]
+    basis_FD: Singles
     """Principal components."""
-    whole_D: npt.NDArray[np.float32]
+    whole_D: Singles
     """Scale of each component after which the covariance of all pictures is the identity."""
-    within_DD: npt.NDArray[np.float32]
+    within_DD: Singles
     """Projection of the components after which the covariance within taxa is the identity."""
-    mean_TD: npt.NDArray[np.float32]
+    mean_TD: Singles
     """Mean of each taxon after `within_DD`; taxa without pictures are left out, so T may be smaller."""
 
-    def distances(self, features_BF: Floats) -> npt.NDArray[np.float64]:
+    def distances(self, features_BF: Floats) -> Doubles:
         """Relative Mahalanobis++ distance of each picture; shape (num_pictures,), larger is stranger."""
         reduced_BD = (unit_length(features_BF) - self.center_F) @ self.basis_FD
         within_BD = reduced_BD @ self.within_DD
@@ -57,7 +57,7 @@ class FeatureTable(msgspec.Struct, frozen=True, dict=True):
         return np.asarray(to_nearest_B - ((reduced_BD * self.whole_D) ** 2).sum(axis=1), dtype=np.float64)
 
     @cached_property
-    def _squared_lengths(self) -> npt.NDArray[np.float32]:
+    def _squared_lengths(self) -> Singles:
         """Squared length of each mean; cached, since it takes longer than everything else."""
         return np.asarray((self.mean_TD**2).sum(axis=1))
 
@@ -65,7 +65,7 @@ class FeatureTable(msgspec.Struct, frozen=True, dict=True):
 class PlantHead(msgspec.Struct, frozen=True):
     """A logistic regression that tells plants from everything else."""
 
-    weight_F: npt.NDArray[np.float32]
+    weight_F: Singles
     """Weights of the features of length 1."""
     weight_confidence: float
     """Weight of the log-odds of the likeliest taxon."""
@@ -73,7 +73,7 @@ class PlantHead(msgspec.Struct, frozen=True):
     """Weight of the relative distance."""
     bias: float
 
-    def scores(self, features_BF: Floats, confidence_B: Floats, distance_B: Floats) -> npt.NDArray[np.float64]:
+    def scores(self, features_BF: Floats, confidence_B: Floats, distance_B: Floats) -> Doubles:
         """Probability that each picture shows a plant, in [0, 1]; shape (num_pictures,)."""
         odds_B = (
             unit_length(features_BF) @ self.weight_F
@@ -87,25 +87,25 @@ class PlantHead(msgspec.Struct, frozen=True):
 class FamiliarityTable(msgspec.Struct, frozen=True):
     """How confident and how near the pictures of known plants are; fitted on calibration pictures."""
 
-    confidence_N: npt.NDArray[np.float64]
+    confidence_N: Doubles
     """Probability of the likeliest taxon, ascending."""
-    distance_N: npt.NDArray[np.float64]
+    distance_N: Doubles
     """Relative distance, ascending."""
 
-    def scores(self, confidence_B: Floats, distance_B: Floats) -> npt.NDArray[np.float64]:
+    def scores(self, confidence_B: Floats, distance_B: Floats) -> Doubles:
         """Gives how familiar each picture is: the mean of two ranks among the calibration pictures, in [0, 1]."""
         surer = np.searchsorted(self.confidence_N, confidence_B, side="right") / len(self.confidence_N)
         nearer = 1 - np.searchsorted(self.distance_N, distance_B, side="left") / len(self.distance_N)
         return np.asarray((surer + nearer) / 2)
 
 
-def unit_length(features_BF: Floats) -> npt.NDArray[np.float32]:
+def unit_length(features_BF: Floats) -> Singles:
     """Divides each picture's features by their length; float32, since the tables are, and twice as fast."""
     features = np.asarray(features_BF, dtype=np.float32)
     return np.asarray(features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12))
 
 
-def log_odds(probability: Floats) -> npt.NDArray[np.float64]:
+def log_odds(probability: Floats) -> Doubles:
     """Log-odds of probabilities, kept within those of 1e-6 and 1 - 1e-6."""
     kept = np.clip(np.asarray(probability, dtype=np.float64), 1e-6, 1 - 1e-6)
     return np.asarray(np.log(kept / (1 - kept)))
@@ -114,13 +114,13 @@ def log_odds(probability: Floats) -> npt.NDArray[np.float64]:
 class ConformalTable(msgspec.Struct, frozen=True, dict=True):
     """The calibration plants that p-values count; at least one."""
 
-    prior_T: npt.NDArray[np.float64]
+    prior_T: Doubles
     """Share of each taxon among the training pictures, above 0."""
-    conformity_N: npt.NDArray[np.float64]
+    conformity_N: Doubles
     """Conformity of the right taxon of each calibration plant, ascending."""
-    macro_weight_N: npt.NDArray[np.float64]
+    macro_weight_N: Doubles
     """Weight of each of these plants for macro coverage; the plants of a taxon share 1 / (taxa with such plants)."""
-    num_plants_T: npt.NDArray[np.int64]
+    num_plants_T: Integers
     """Number of calibration plants of each taxon. Marginal coverage says little about a taxon without any, and macro
     coverage says nothing."""
 
@@ -129,7 +129,7 @@ class ConformalTable(msgspec.Struct, frozen=True, dict=True):
         """Number of taxa without calibration plants."""
         return int((self.num_plants_T == 0).sum())
 
-    def p_values(self, taxa_BT: Floats, kind: CoverageKind) -> npt.NDArray[np.float64]:
+    def p_values(self, taxa_BT: Floats, kind: CoverageKind) -> Doubles:
         """Gives the p-value of each taxon being the right one, in [0, 1]; arguments as in `candidate_set`.
 
         A single picture counts itself among the calibration plants: as one plant for marginal coverage, and with the
@@ -151,7 +151,7 @@ class ConformalTable(msgspec.Struct, frozen=True, dict=True):
             return np.inf
         return float(self.conformity_N[enough[0] - 1]) if enough[0] else -np.inf
 
-    def _p_values_of(self, no_better: npt.NDArray[np.intp], kind: CoverageKind) -> npt.NDArray[np.float64]:
+    def _p_values_of(self, no_better: Positions, kind: CoverageKind) -> Doubles:
         """Gives the p-values of taxa on single pictures, where so many calibration plants conform no better."""
         if kind == "marginal":
             return np.asarray((no_better + 1) / (len(self.conformity_N) + 1))
@@ -159,7 +159,7 @@ class ConformalTable(msgspec.Struct, frozen=True, dict=True):
         return np.asarray(summed[no_better] + self.macro_weight_N.max())
 
 
-def conformal_table_of(right_N: Floats, labels_N: npt.NDArray[np.intp], prior_T: Floats) -> ConformalTable:
+def conformal_table_of(right_N: Floats, labels_N: Positions, prior_T: Floats) -> ConformalTable:
     """Makes the table from calibration plants, at least one, that the network was not trained on.
 
     Args:
@@ -181,7 +181,7 @@ def conformal_table_of(right_N: Floats, labels_N: npt.NDArray[np.intp], prior_T:
 
 def candidate_set(
     table: ConformalTable, taxa_BT: Floats, coverage: float, kind: CoverageKind = "marginal"
-) -> npt.NDArray[np.intp]:
+) -> Positions:
     """Finds the taxa that may be the right one.
 
     Args:

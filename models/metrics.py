@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Doubles, Flags, Integers, Positions
 from models.ranking import Floats
 
-Whole = npt.NDArray[np.int64] | npt.NDArray[np.intp]
+Whole = Integers | Positions
 _Z_95: Final = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
@@ -55,24 +55,24 @@ def share(hits: int, total: int) -> Share:
     return Share(rate, total, (max(center - half, 0.0), min(center + half, 1.0)))
 
 
-def top_k_hits(scores_NC: Floats, labels_N: Whole, k: int) -> npt.NDArray[np.bool_]:
+def top_k_hits(scores_NC: Floats, labels_N: Whole, k: int) -> Flags:
     """Returns whether the right class is among the k best, shape (N,); ties and NaN count as misses."""
     return np.asarray(num_rivals(scores_NC, labels_N) < k)
 
 
-def num_rivals(scores_NC: Floats, labels_N: Whole) -> npt.NDArray[np.intp]:
+def num_rivals(scores_NC: Floats, labels_N: Whole) -> Positions:
     """Returns how many other classes are not below the right one, shape (N,); NaN is not below anything."""
     right = scores_NC[np.arange(len(labels_N)), labels_N][:, None]
     return np.asarray(scores_NC.shape[1] - 1 - np.count_nonzero(scores_NC < right, axis=1))
 
 
-def macro_mean(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> float:
+def macro_mean(hits_N: Flags, labels_N: Whole) -> float:
     """Returns the mean over the classes of each class's share of hits."""
     _, index = np.unique(labels_N, return_inverse=True)
     return float((np.bincount(index, weights=hits_N) / np.bincount(index)).mean())
 
 
-def macro_top1(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> tuple[float, tuple[float, float]]:
+def macro_top1(hits_N: Flags, labels_N: Whole) -> tuple[float, tuple[float, float]]:
     """Returns the mean over the classes of each class's share of hits, and its 95 % interval.
 
     The interval is normal, from the binomial variance of every class. Two hits and two misses are added to each class
@@ -87,7 +87,7 @@ def macro_top1(hits_N: npt.NDArray[np.bool_], labels_N: Whole) -> tuple[float, t
     return mean, (max(mean - _Z_95 * deviation, 0.0), min(mean + _Z_95 * deviation, 1.0))
 
 
-def negative_log_likelihood(right_N: Floats, weight_N: npt.NDArray[np.float64] | None = None) -> float:
+def negative_log_likelihood(right_N: Floats, weight_N: Doubles | None = None) -> float:
     """Returns the mean negative log of the right class's probability, in nats; by default all weigh the same."""
     return float(-np.average(np.log(np.maximum(right_N, 1e-12)), weights=weight_N))
 
@@ -122,7 +122,7 @@ class ReliabilityBin(msgspec.Struct, frozen=True):
     """Share of the pictures whose most likely taxon is right."""
 
 
-def reliability_bins(confidence_N: npt.NDArray[np.float64], hits_N: npt.NDArray[np.bool_]) -> list[ReliabilityBin]:
+def reliability_bins(confidence_N: Doubles, hits_N: Flags) -> list[ReliabilityBin]:
     """Returns the ranges of confidence that hold pictures, in ascending order."""
     found, bins = [], _bin_of(confidence_N)
     for at in np.unique(bins):
@@ -132,9 +132,7 @@ def reliability_bins(confidence_N: npt.NDArray[np.float64], hits_N: npt.NDArray[
     return found
 
 
-def calibration_error(
-    confidence_N: npt.NDArray[np.float64], hits_N: npt.NDArray[np.bool_], plants_N: npt.NDArray[np.int64], seed: int = 0
-) -> Share:
+def calibration_error(confidence_N: Doubles, hits_N: Flags, plants_N: Integers, seed: int = 0) -> Share:
     """Returns the expected calibration error with its 95 % interval, from 1,000 draws of plants with replacement.
 
     The error is the mean gap of confidence and accuracy over 15 equal bins of confidence (Guo et al. 2017). Chance
@@ -160,9 +158,9 @@ def calibration_error(
     return Share(value, len(bins), (float(max(min(low, value), 0.0)), float(min(max(high, value), 1.0))))
 
 
-def _bin_of(confidence_N: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def _bin_of(confidence_N: Doubles) -> Integers:
     return np.minimum((confidence_N * NUM_BINS).astype(np.int64), NUM_BINS - 1)
 
 
-def _mean_gap(bins: npt.NDArray[np.int64], gap_N: npt.NDArray[np.float64], weight_N: npt.NDArray[np.float64]) -> float:
+def _mean_gap(bins: Integers, gap_N: Doubles, weight_N: Doubles) -> float:
     return float(np.abs(np.bincount(bins, gap_N * weight_N, NUM_BINS)).sum() / weight_N.sum())

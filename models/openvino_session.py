@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Singles
 from models.errors import BundleError, InputError
 from models.session import (
     FEATURES_NAME,
@@ -68,7 +68,7 @@ class OpenVinoSession:
             ) from error
         self._idle: list[Any] = []
 
-    def run(self, pixels: npt.NDArray[np.float32]) -> NetworkOutput:
+    def run(self, pixels: Singles) -> NetworkOutput:
         """Runs a batch of shape (batch, 3, height, width), normalized float32."""
         request = None
         with suppress(IndexError):  # appending and popping need no lock

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from models.arrays import Doubles, Integers
 from models.calibration import ConformalTable
 from models.errors import BundleError
 from models.ranking import Promises, Thresholds
@@ -59,7 +60,7 @@ class PlaceRule(msgspec.Struct, frozen=True):
     """Fitted on calibration plants with their places."""
     promises: Promises = Promises()
 
-    def log_factors(self, log_ratios: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    def log_factors(self, log_ratios: npt.NDArray[np.floating]) -> Doubles:
         """Returns what is added to the logarithms of probabilities; same shape."""
         limit = -np.log(self.floor)
         return np.asarray(self.weight * np.clip(log_ratios, -limit, limit), dtype=np.float64)
@@ -73,7 +74,7 @@ class PlaceModel(msgspec.Struct, frozen=True):
     conformal: ConformalTable | None
     """For candidate sets, fitted on calibration plants with their places."""
 
-    def log_factors(self, where: Where) -> npt.NDArray[np.float64]:
+    def log_factors(self, where: Where) -> Doubles:
         """Returns what is added to the logarithm of each taxon's probability, shape (T,)."""
         return self.rule.log_factors(self.prior.log_ratios(where))
 
@@ -83,7 +84,7 @@ class CellCounts(msgspec.Struct, frozen=True):
 
     cell_C: npt.NDArray[np.int32]
     """Numbers of the cells, ascending."""
-    start_C: npt.NDArray[np.int64]
+    start_C: Integers
     """Where the entries of each cell begin."""
     taxon_E: npt.NDArray[np.int32]
     """Taxon of each entry."""
@@ -110,12 +111,12 @@ class PlacePrior(msgspec.Struct, frozen=True, dict=True):
     """Records of the cell around that weigh as much as its share; fitted."""
 
     @cached_property
-    def counts(self) -> npt.NDArray[np.int64]:
+    def counts(self) -> Integers:
         """Records of each taxon, shape (T,)."""
         finest = self.levels[0]
         return np.bincount(finest.taxon_E, finest.count_E, len(self.month_TBM)).astype(np.int64)
 
-    def log_ratios(self, where: Where) -> npt.NDArray[np.float64]:
+    def log_ratios(self, where: Where) -> Doubles:
         """Returns log(share of the records around / share of all records), shape (T,); 0 for a taxon without any."""
         known_T = self.counts > 0
         world_T = np.where(known_T, self.counts, 1) / max(self.counts.sum(), 1)
@@ -136,7 +137,7 @@ class PlacePrior(msgspec.Struct, frozen=True, dict=True):
         return int(counts[taxa == taxon].sum()), int(counts.sum())
 
     @cached_property
-    def _season(self) -> npt.NDArray[np.float64]:
+    def _season(self) -> Doubles:
         """Log of each taxon's share of a month in a band, over that of all plants there; shape (B, M, T)."""
         before, here, after = (np.roll(self.month_TBM, shift, axis=2) for shift in (1, 0, -1))
         smooth_TBM = _KERNEL[0] * before + _KERNEL[1] * here + _KERNEL[2] * after
@@ -152,9 +153,7 @@ def cell_at(latitude: float, longitude: float, side_km: float) -> int:
     return int(cells_at(np.array([latitude]), np.array([longitude]), side_km)[0])
 
 
-def cells_at(
-    latitude_N: npt.NDArray[np.floating], longitude_N: npt.NDArray[np.floating], side_km: float
-) -> npt.NDArray[np.int64]:
+def cells_at(latitude_N: npt.NDArray[np.floating], longitude_N: npt.NDArray[np.floating], side_km: float) -> Integers:
     """Returns the number of the cell of each place; -180 and 180 degrees of longitude are the same."""
     num_belts = max(round(np.pi * _RADIUS_KM / side_km), 1)
     middle = (np.arange(num_belts) + 0.5) / num_belts * np.pi - np.pi / 2

@@ -14,10 +14,10 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pillow_heif
 from PIL import ExifTags, Image, PngImagePlugin
 
+from models.arrays import Singles
 from models.errors import InputError, TooManyPixels, UnreadableImage, UnsupportedFormat
 from models.file_structure import check_structure, webp_canvas
 
@@ -193,7 +193,7 @@ def upright_size(data: bytes) -> tuple[int, int]:
         return _upright_size(*opened.size, exif_orientation(opened))
 
 
-def to_network_input(image: Image.Image, spec: InputSpec) -> npt.NDArray[np.float32]:
+def to_network_input(image: Image.Image, spec: InputSpec) -> Singles:
     """Crops, resizes and normalizes an upright RGB picture of any size.
 
     Crop and resize are one resampling of the original pixels; the crop is not rounded to whole pixels.
@@ -214,7 +214,7 @@ def cropped_and_resized(image: Image.Image, spec: InputSpec) -> Image.Image:
     return image.resize((spec.width, spec.height), _RESAMPLING[spec.interpolation], box=box)
 
 
-def picture_to_input(data: bytes, spec: InputSpec) -> tuple[npt.NDArray[np.float32], Picture]:
+def picture_to_input(data: bytes, spec: InputSpec) -> tuple[Singles, Picture]:
     """Returns the network input of a picture file and the picture; a large JPEG is decoded at reduced scale.
 
     Raises:

@@ -13,12 +13,12 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Doubles, Positions, Singles
 from models.taxonomy import Groups, Taxon, Taxonomy
 
 _VALUES_AT_ONCE: Final = 2**18
-Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Floats = Singles | Doubles
 """Floats of the network (single precision), or what is computed from them (double precision)."""
 
 
@@ -44,7 +44,7 @@ class Ranking(msgspec.Struct, frozen=True):
     families: list[RankedGroup]
 
 
-def combine_pictures(logits_BO: Floats, weight_B: Floats) -> npt.NDArray[np.float64]:
+def combine_pictures(logits_BO: Floats, weight_B: Floats) -> Doubles:
     """Combines the pictures of one plant by the weighted mean of their logits, shape (num_outputs,).
 
     With equal weights the result gives the geometric mean of their probabilities. The weights sum to 1.
@@ -52,7 +52,7 @@ def combine_pictures(logits_BO: Floats, weight_B: Floats) -> npt.NDArray[np.floa
     return np.asarray(np.asarray(weight_B, dtype=np.float64) @ np.asarray(logits_BO, dtype=np.float64))
 
 
-def output_probabilities(logits: Floats, temperature: float) -> npt.NDArray[np.float64]:
+def output_probabilities(logits: Floats, temperature: float) -> Doubles:
     """Computes the calibrated softmax of raw outputs over the last axis; same shape (..., num_outputs).
 
     The temperature, above 0, divides the logits (Guo et al. 2017, "On Calibration of Modern Neural Networks").
@@ -62,13 +62,13 @@ def output_probabilities(logits: Floats, temperature: float) -> npt.NDArray[np.f
     return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True))
 
 
-def taxon_probabilities(probabilities: Floats, taxonomy: Taxonomy) -> npt.NDArray[np.float64]:
+def taxon_probabilities(probabilities: Floats, taxonomy: Taxonomy) -> Doubles:
     """Sums the probabilities of the outputs of each taxon; shapes (..., num_outputs) -> (..., num_taxa)."""
     sums = sum_groups(probabilities, taxonomy.taxon_of_output, len(taxonomy.taxa))
     return np.minimum(sums, 1.0)  # which rounding errors can raise 1e-16 above 1
 
 
-def sum_groups(values: Floats, group_of: npt.NDArray[np.intp], num_groups: int) -> npt.NDArray[np.float64]:
+def sum_groups(values: Floats, group_of: Positions, num_groups: int) -> Doubles:
     """Sums values by group over the last axis; shapes (..., n) and (n,) -> (..., num_groups).
 
     `bincount` adds in the order of the values, and takes a fifth of the time of `np.add.at`. It takes many rows at once
@@ -85,7 +85,7 @@ def sum_groups(values: Floats, group_of: npt.NDArray[np.intp], num_groups: int) 
     return summed.reshape(*values.shape[:-1], num_groups)
 
 
-def rank(taxa_T: npt.NDArray[np.float64], taxonomy: Taxonomy, top_k: int = 5) -> Ranking:
+def rank(taxa_T: Doubles, taxonomy: Taxonomy, top_k: int = 5) -> Ranking:
     """Ranks taxa, genera and families by the probabilities of all taxa.
 
     A genus or family is at least as probable as each of its taxa: all sums run in the order of the taxa, and adding a
@@ -103,19 +103,19 @@ def rank(taxa_T: npt.NDArray[np.float64], taxonomy: Taxonomy, top_k: int = 5) ->
     )
 
 
-def best_taxa(taxa_T: npt.NDArray[np.float64], taxonomy: Taxonomy, top_k: int) -> list[RankedTaxon]:
+def best_taxa(taxa_T: Doubles, taxonomy: Taxonomy, top_k: int) -> list[RankedTaxon]:
     """Returns the most likely taxa, most likely first."""
     return [RankedTaxon(taxonomy.taxa[index], float(taxa_T[index])) for index in _best(taxa_T, top_k)]
 
 
-def _rank_groups(taxa_T: npt.NDArray[np.float64], groups: Groups, top_k: int) -> list[RankedGroup]:
+def _rank_groups(taxa_T: Doubles, groups: Groups, top_k: int) -> list[RankedGroup]:
     """Ranks groups by probability, without the group "" of taxa whose genus or family is unknown."""
     scores = np.minimum(sum_groups(taxa_T, groups.of_taxon, len(groups.names)), 1.0)
     best = _best(scores, top_k + 1)  # one more, since the group "" may be among them
     return [RankedGroup(groups.names[index], float(scores[index])) for index in best if groups.names[index]][:top_k]
 
 
-def _best(scores: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.intp]:
+def _best(scores: Doubles, count: int) -> Positions:
     """Returns the positions of the highest scores, best first and stable; sorts only those that are needed."""
     least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
     among = np.flatnonzero(scores >= least)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Singles
 from models.errors import BundleError
 from models.taxonomy import label_hash
 
@@ -33,16 +33,16 @@ Provider = str | tuple[str, dict[str, str]]
 class NetworkOutput(NamedTuple):
     """The outputs of one run, a row for each picture of the batch."""
 
-    logits: npt.NDArray[np.float32]
+    logits: Singles
     """Shape (batch, num_outputs), not calibrated."""
-    features: npt.NDArray[np.float32]
+    features: Singles
     """Shape (batch, num_features): the pooled features before the classifier (1,792 for EfficientNet-B4)."""
 
 
 class NetworkSession(Protocol):
     """Interface of a session, so that tests can replace it."""
 
-    def run(self, pixels: npt.NDArray[np.float32]) -> NetworkOutput:
+    def run(self, pixels: Singles) -> NetworkOutput:
         """Runs a batch of shape (batch, 3, height, width), normalized float32."""
         ...
 
@@ -97,7 +97,7 @@ class OnnxSession:
         ports = [[Port(node.name, node.type, tuple(node.shape)) for node in side] for side in sides]
         self.output_keys = checked_output_keys(path, metadata, *ports)
 
-    def run(self, pixels: npt.NDArray[np.float32]) -> NetworkOutput:
+    def run(self, pixels: Singles) -> NetworkOutput:
         """Runs a batch of shape (batch, 3, height, width), normalized float32."""
         if self._bind_to is not None:
             by_shape: dict[tuple[int, ...], _Buffers] = self._bound.__dict__.setdefault("by_shape", {})
@@ -120,7 +120,7 @@ class _Buffers:
         for name in (LOGITS_NAME, FEATURES_NAME):
             self._binding.bind_output(name, device)
 
-    def run(self, pixels: npt.NDArray[np.float32]) -> NetworkOutput:
+    def run(self, pixels: Singles) -> NetworkOutput:
         """Copies the pictures to the device, runs the network, and copies the outputs back."""
         self._pixels.update_inplace(np.ascontiguousarray(pixels))
         self._session.run_with_iobinding(self._binding)

@@ -16,8 +16,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Flags, Positions
 from models.errors import DataError
 
 Rank = Literal["species", "genus"]
@@ -126,7 +126,7 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         return label_hash(self.output_keys)
 
     @cached_property
-    def taxon_of_output(self) -> npt.NDArray[np.intp]:
+    def taxon_of_output(self) -> Positions:
         """Position in `taxa` of each output's taxon, shape (num_outputs,)."""
         position = {taxon.taxon_id: index for index, taxon in enumerate(self.taxa)}
         return np.array([position[output.taxon_id] for output in self.outputs], dtype=np.intp)
@@ -152,7 +152,7 @@ class Groups(msgspec.Struct, frozen=True):
 
     names: tuple[str, ...]
     """Distinct names of the groups, sorted."""
-    of_taxon: npt.NDArray[np.intp]
+    of_taxon: Positions
     """Position of each taxon's group in `names`, shape (num_taxa,)."""
 
     @classmethod
@@ -205,7 +205,7 @@ class KnownName(msgspec.Struct, frozen=True):
     """What a whole name means."""
 
     match: NameMatch
-    taxa: npt.NDArray[np.intp]
+    taxa: Positions
     """Positions of its taxa in `Taxonomy.taxa`: all taxa of a genus or family, all that share the name otherwise."""
 
 
@@ -219,7 +219,7 @@ class FoundTaxon(msgspec.Struct, frozen=True):
 class TaxaChoice(msgspec.Struct, frozen=True):
     """The taxa that several names mean together."""
 
-    chosen_T: npt.NDArray[np.bool_]
+    chosen_T: Flags
     """Whether each taxon is chosen, in the order of `Taxonomy.taxa`."""
     unknown: tuple[str, ...]
     """The names that mean no taxon."""

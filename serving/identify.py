@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from litestar import Request, Response, post
 from litestar.di import NamedDependency
 from PIL import Image
 
 from models.answer import PlaceNote, PlantAnswer, Question
+from models.arrays import Singles
 from models.errors import PictureError
 from models.place import Where
 from models.preprocess import InputSpec
@@ -316,7 +316,7 @@ class _Work:
         return _all_decoded(await asyncio.gather(*calls, return_exceptions=True))
 
 
-def _preview(pixels: npt.NDArray[np.float32], spec: InputSpec) -> str:
+def _preview(pixels: Singles, spec: InputSpec) -> str:
     """Returns the network's input, shape (3, height, width), as a data URL."""
     rgb = pixels.transpose(1, 2, 0) * np.array(spec.std) + np.array(spec.mean)
     image = Image.fromarray((rgb.clip(0, 1) * 255).round().astype(np.uint8))

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Flags
 from models.errors import InputError
 from models.examples import Example
 from models.taxonomy import KnownName, MatchKind, Rank, TaxaChoice, Taxon, TaxonNames
@@ -245,7 +245,7 @@ def _read_list(path: Path) -> tuple[str, ...]:
 class AllowedTaxa(msgspec.Struct, frozen=True):
     """The taxa that can be the answer to a request."""
 
-    allowed_T: npt.NDArray[np.bool_] | None
+    allowed_T: Flags | None
     """Whether each taxon can be the answer; None for all."""
     warnings: tuple[str, ...] = ()
     """A sentence about the names that were not understood."""
