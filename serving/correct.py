@@ -1,20 +1,19 @@
 """Answers POST /identify/{request_id}/correction, what a person says of an answer, and takes it back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 import msgspec
 from litestar import delete, post
-from litestar.di import NamedDependency
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, Parameter, RequestBody, Schema
+from litestar.openapi.spec import OpenAPIType, Operation, RequestBody, Schema
 from litestar.params import PathParameter
 from litestar.types import ControllerRouterHandler
 
 from serving.bodies import Body, FormNames
 from serving.corrections.desk import CorrectionDesk
 from serving.errors import BadParameter, MalformedBody
-from serving.identify import AnyRequest, RouteDependencies, authorize, read
-from serving.pages import IMAGES, OPTIONAL_KEY, problem_responses
+from serving.identify import AnyRequest, Deps, RouteDependencies, authorize, read
+from serving.pages import IMAGES, OPTIONAL_KEY, form_of, problem_responses, query_parameters
 from serving.schemas import MAX_NAME_LENGTH, Given, check_name_length, parse_switch
 
 _FORM: Final = FormNames(
@@ -36,31 +35,27 @@ class CorrectionView(msgspec.Struct, frozen=True):
     """How long they are kept."""
 
 
+def _text(description: str) -> Schema:
+    return Schema(type=OpenAPIType.STRING, max_length=MAX_NAME_LENGTH, description=description)
+
+
 @dataclass
 class _Operation(Operation):
     """Declares the parameters and the form, which Litestar cannot infer."""
 
     def __post_init__(self) -> None:
-        text = Schema(type=OpenAPIType.STRING, max_length=MAX_NAME_LENGTH)
         fields = {
-            "taxon": ("What the plant is: a taxon id, or a name that means one taxon of the model", text),
-            "other": ("What the plant is, in words, if the model does not know it", text),
-            "certain": ("Whether you are certain; default false", Schema(type=OpenAPIType.BOOLEAN)),
+            "taxon": _text("What the plant is: a taxon id, or a name that means one taxon of the model"),
+            "other": _text("What the plant is, in words, if the model does not know it"),
+            "certain": Schema(type=OpenAPIType.BOOLEAN, description="Whether you are certain; default false"),
         }
-        form = Schema(
-            type=OpenAPIType.OBJECT, properties={"image": IMAGES, **{name: kind for name, (_, kind) in fields.items()}}
-        )
         self.request_body = RequestBody(
-            content={"multipart/form-data": OpenAPIMediaType(schema=form)},
+            content=form_of(
+                {"image": IMAGES, **{name: replace(each, description=None) for name, each in fields.items()}}
+            ),
             description="The pictures that may be kept, the same bytes as were identified; none keeps none",
         )
-        self.parameters = [
-            *(self.parameters or []),
-            *(
-                Parameter(name=name, param_in="query", schema=kind, description=what)
-                for name, (what, kind) in fields.items()
-            ),
-        ]
+        self.parameters = [*(self.parameters or []), *query_parameters(fields)]
         self.security = OPTIONAL_KEY
 
 
@@ -75,7 +70,7 @@ class _Operation(Operation):
 )
 async def correct(
     request: AnyRequest,
-    deps: NamedDependency[RouteDependencies],
+    deps: Deps,
     id_of_request: Annotated[str, PathParameter(description="`request_id` of the answer")],
 ) -> CorrectionView:
     """Keeps what you say about an answer, right or wrong, and those of its pictures that you send again.
@@ -115,7 +110,7 @@ async def correct(
 )
 async def delete_correction(
     request: AnyRequest,
-    deps: NamedDependency[RouteDependencies],
+    deps: Deps,
     correction_id: Annotated[str, PathParameter(description="As `POST /identify/{request_id}/correction` gave it")],
 ) -> None:
     """Deletes a correction and its pictures."""
@@ -123,9 +118,7 @@ async def delete_correction(
     await _desk(deps).delete(correction_id)
 
 
-def correction_routes() -> list[ControllerRouterHandler]:
-    """Returns the routes of corrections."""
-    return [correct, delete_correction]
+CORRECTION_ROUTES: Final[list[ControllerRouterHandler]] = [correct, delete_correction]
 
 
 def _desk(deps: RouteDependencies) -> CorrectionDesk:

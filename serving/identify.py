@@ -75,6 +75,9 @@ class RouteDependencies(msgspec.Struct, frozen=True):
     """Takes corrections of answers, if the service keeps them."""
 
 
+Deps = NamedDependency[RouteDependencies]
+
+
 class Answered(NamedTuple):
     """What a request got: the bundle that answered, what was asked, and the answer."""
 
@@ -113,7 +116,7 @@ _tasks: Final[set[asyncio.Task[_Answer]]] = set()
     response_description="The answer",
     responses=problem_responses(400, 401, 408, 413, 415, 422, 429, 500, 503, 504),
 )
-async def identify(request: AnyRequest, deps: NamedDependency[RouteDependencies]) -> Response[Identification]:
+async def identify(request: AnyRequest, deps: Deps) -> Response[Identification]:
     """Identifies the plant on one to five photographs.
 
     Send them as `multipart/form-data` with the field `image` repeated, or one picture as the whole body.
@@ -170,22 +173,18 @@ async def answer_pictures(
     return Answered(loaded, question, plant, sizes, previews, body, asked, [*body.warnings, *ignored])
 
 
-def authorize(access: AccessControl, request: AnyRequest, secret: str | None = None) -> Client:
-    """Checks the API key, which is in the headers or is `secret`, and the rate."""
-    client = access.authorize(request.headers, address(request), secret)
-    count(access, request, client)
-    return client
-
-
-def count(access: AccessControl, request: AnyRequest, client: Client) -> None:
-    """Counts a request for the rate of its client, and tells the log and the headers of it."""
+def authorize(
+    access: AccessControl, request: AnyRequest, secret: str | None = None, *, is_admin: bool = False
+) -> Client:
+    """Checks the API key, which is in the headers or is `secret`, and the rate, and tells the log and the headers."""
+    address = request.client.host if request.client else None  # as the connection or a trusted proxy gives it
+    if is_admin:
+        client = access.authorize_admin(request.headers, address)
+    else:
+        client = access.authorize(request.headers, address, secret)
     request.scope["state"]["client"] = client.name
     request.scope["state"]["quota"] = access.limit(client.identity)
-
-
-def address(request: AnyRequest) -> str | None:
-    """Returns the address of the client, as the connection or a trusted proxy gives it."""
-    return request.client.host if request.client else None
+    return client
 
 
 def request_id(request: AnyRequest) -> str:
@@ -343,10 +342,8 @@ def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:
 
 async def _recent(answered: Answered, client: Client) -> RecentAnswer:
     """Returns what a correction of the answer needs."""
-
-    def hashes() -> frozenset[str]:
-        return frozenset(hashlib.sha256(picture).hexdigest() for picture in answered.body.pictures)
-
+    pictures = answered.body.pictures
+    hashes = await asyncio.to_thread(lambda: [hashlib.sha256(picture).hexdigest() for picture in pictures])
     record = answered.loaded.bundle.record
     return RecentAnswer(
         identity=client.identity,
@@ -355,7 +352,7 @@ async def _recent(answered: Answered, client: Client) -> RecentAnswer:
         label_hash=record.label_hash,
         verdict_rank=answered.plant.verdict.rank,
         predictions=tuple((each.taxon.taxon_id, each.score) for each in answered.plant.taxa[:_MAX_REMEMBERED]),
-        sha256s=await asyncio.to_thread(hashes),
+        sha256s=frozenset(hashes),
     )
 
 

@@ -186,7 +186,7 @@ class _Exchange:
             elif name.lower() != b"vary":  # Litestar's layers for CORS and compression overwrite each other's
                 completed.append((name, value))
         present = {name.lower() for name, _ in completed}
-        quota = self.scope["state"].get("quota", {})  # serving.identify.count knows it
+        quota = self.scope["state"].get("quota", {})  # serving.identify.authorize knows it
         is_readable = self.method == "OPTIONS" or b"access-control-allow-origin" in present
         cors = {} if is_readable else headers_for_pages(self._cors, self.scope["headers"])
         is_for_all = self._cors is None or self._cors.is_allow_all_origins

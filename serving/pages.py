@@ -6,7 +6,6 @@ takes tens of milliseconds, in which nothing else would be answered.
 
 import gzip
 import mimetypes
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from functools import cache
@@ -44,6 +43,7 @@ from serving.problems import MEDIA_TYPE, codes_by_status
 from serving.schemas import DEFAULT_K, MAX_COVERAGE, MAX_IMAGES, MAX_K, MAX_NAME_LENGTH, MAX_TAXA, MIN_COVERAGE, Problem
 
 WEB: Final = Path(__file__).resolve().parent / "web"
+_PAGE: Final = Path("index.html")
 PRECOMPRESSED: Final = "precompressed"
 """Name of the option of a route whose responses are not to be compressed again."""
 MIN_COMPRESSED_BYTES: Final = 1_000
@@ -60,33 +60,24 @@ class _WebFile(NamedTuple):
 def page_routes() -> list[ControllerRouterHandler]:
     """Returns the routes of the page."""
     _web_files()  # reads and compresses them before the first request
-    return [_page, _file, _documentation]
+    return [_file, _documentation]
 
 
-@get("/", include_in_schema=False, sync_to_thread=False, opt={PRECOMPRESSED: True})
-def _page(request: Request[Any, Any, Any]) -> Response[bytes]:
-    return _response(request, "index.html")
-
-
-@get("/web/{name:path}", include_in_schema=False, sync_to_thread=False, opt={PRECOMPRESSED: True})
-def _file(request: Request[Any, Any, Any], name: FromPath[Path]) -> Response[bytes]:
-    return _response(request, name.as_posix().lstrip("/"))
-
-
-@get(["/docs", "/openapi.json"], include_in_schema=False, sync_to_thread=False)
-def _documentation(request: Request[Any, Any, Any]) -> Redirect:
-    """Leads from where other services have their documentation to ours."""
-    return Redirect("/schema" if request.url.path.startswith("/docs") else "/schema/openapi.json")
-
-
-def _response(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
-    file = _web_files().get(name)
+@get(["/", "/web/{name:path}"], include_in_schema=False, sync_to_thread=False, opt={PRECOMPRESSED: True})
+def _file(request: Request[Any, Any, Any], name: FromPath[Path] = _PAGE) -> Response[bytes]:
+    file = _web_files().get(name.as_posix().lstrip("/"))
     if file is None:
         raise NotFoundException
     if file.compressed is not None and accepts_gzip(request.headers.get("accept-encoding", "")):
         headers = {**file.headers, "Content-Encoding": "gzip"}
         return Response(file.compressed, media_type=file.media_type, headers=headers)
     return Response(file.content, media_type=file.media_type, headers=file.headers)
+
+
+@get(["/docs", "/openapi.json"], include_in_schema=False, sync_to_thread=False)
+def _documentation(request: Request[Any, Any, Any]) -> Redirect:
+    """Leads from where other services have their documentation to ours."""
+    return Redirect("/schema" if request.url.path.startswith("/docs") else "/schema/openapi.json")
 
 
 @cache
@@ -185,11 +176,6 @@ _PARAMETERS: Final[dict[str, Schema]] = {
 }
 
 
-def whole_number_schema(maximum: int, default: int) -> dict[str, Any]:
-    """Returns the JSON schema of a whole number; the route parses it, so that a bad one gets a problem document."""
-    return {"type": OpenAPIType.INTEGER, "minimum": 1, "maximum": maximum, "default": default}
-
-
 def problem_responses(*statuses: int) -> dict[int, ResponseSpec]:
     """Returns the problem documents of these statuses, for a route's `responses`."""
     codes = codes_by_status()
@@ -233,8 +219,10 @@ class IdentifyOperation(Operation):
 
     def __post_init__(self) -> None:
         """Adds the parameters, the body, the security and the headers to what Litestar inferred."""
-        self.request_body = _identify_body()
-        self.parameters = [*(self.parameters or []), *_query_parameters(), _prefer()]
+        content = form_of({"image": IMAGES, **_PARAMETERS}, required=["image"])
+        content |= {kind: OpenAPIMediaType(schema=_PICTURE) for kind in _RAW_TYPES}
+        self.request_body = RequestBody(content=content, required=True, description="The photographs of one plant")
+        self.parameters = [*(self.parameters or []), *query_parameters(_PARAMETERS), _PREFER]
         self.security = OPTIONAL_KEY
         for status, response in (self.responses or {}).items():
             if status in _HEADERS and isinstance(response, OpenAPIResponse):
@@ -252,30 +240,29 @@ IMAGES: Final = Schema(
 """The pictures in a form."""
 
 
-def _identify_body() -> RequestBody:
-    form = Schema(type=OpenAPIType.OBJECT, properties={"image": IMAGES, **_PARAMETERS}, required=["image"])
-    content = {"multipart/form-data": OpenAPIMediaType(schema=form)}
-    content |= {kind: OpenAPIMediaType(schema=_PICTURE) for kind in _RAW_TYPES}
-    return RequestBody(content=content, required=True, description="The photographs of one plant")
+def form_of(fields: dict[str, Schema], required: list[str] | None = None) -> dict[str, OpenAPIMediaType]:
+    """Returns the content of a request body that is a form."""
+    form = Schema(type=OpenAPIType.OBJECT, properties={**fields}, required=required)
+    return {"multipart/form-data": OpenAPIMediaType(schema=form)}
 
 
-def _query_parameters() -> Iterable[Parameter]:
-    for name, schema in _PARAMETERS.items():
-        yield Parameter(
-            name=name, param_in="query", schema=replace(schema, description=None), description=schema.description
-        )
+def query_parameters(schemas: dict[str, Schema]) -> list[Parameter]:
+    """Returns query parameters, which have the descriptions of their schemas."""
+    return [
+        Parameter(name=name, param_in="query", schema=replace(schema, description=None), description=schema.description)
+        for name, schema in schemas.items()
+    ]
 
 
-def _prefer() -> Parameter:
-    return Parameter(
-        name="Prefer",
-        param_in="header",
-        schema=Schema(type=OpenAPIType.STRING),
-        required=False,
-        example="wait=5",
-        description="`wait=SECONDS` (RFC 7240): the longest time from the complete upload to the answer. It can only "
-        "shorten the service's own deadline. Other preferences are ignored.",
-    )
+_PREFER: Final = Parameter(
+    name="Prefer",
+    param_in="header",
+    schema=Schema(type=OpenAPIType.STRING),
+    required=False,
+    example="wait=5",
+    description="`wait=SECONDS` (RFC 7240): the longest time from the complete upload to the answer. It can only "
+    "shorten the service's own deadline. Other preferences are ignored.",
+)
 
 
 class OfflineViewer(OpenAPIRenderPlugin):

@@ -16,18 +16,18 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 from litestar import Request, Response, get, post
-from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, Parameter, RequestBody, Schema
+from litestar.openapi.spec import OpenAPIType, Operation, RequestBody, Schema
 from litestar.params import PathParameter
 from litestar.types import ControllerRouterHandler
 
 from models.taxonomy import Taxon
+from serving.access.control import Client
 from serving.bodies import FormNames
 from serving.errors import BadParameter
-from serving.identify import AnyRequest, RouteDependencies, answer_pictures, authorize
+from serving.identify import AnyRequest, Deps, RouteDependencies, answer_pictures, authorize
 from serving.loaded_bundle import LoadedBundle
-from serving.pages import IMAGES
+from serving.pages import IMAGES, form_of, query_parameters
 from serving.problems import problem_response
 from serving.schemas import MAX_K, Asked
 from serving.species import LIST_PREFIX
@@ -40,6 +40,18 @@ LANGUAGE: Final = "en"
 _NUM_RESULTS: Final = 10
 _FORM: Final = FormNames("images", {"organs": 64})
 ProjectName = Annotated[str, PathParameter(description="`all`, or the name of a list of taxa of this service")]
+
+
+_PARAMETERS: Final = {
+    name: Schema(type=kind, description=description)
+    for name, kind, description in (
+        ("api-key", OpenAPIType.STRING, "An API key, if the service has API keys"),
+        ("nb-results", OpenAPIType.INTEGER, "Maximum number of species to list"),
+        ("no-reject", OpenAPIType.BOOLEAN, "List species even if the pictures show no plant"),
+        ("lang", OpenAPIType.STRING, "Language of the common names"),
+        ("include-related-images", OpenAPIType.BOOLEAN, "Give reference pictures, if the model has some"),
+    )
+}
 
 
 class Query(msgspec.Struct, frozen=True, rename="camel"):
@@ -63,12 +75,9 @@ class Name(msgspec.Struct, frozen=True, rename="camel"):
     scientific_name: str
 
 
-class Species(msgspec.Struct, frozen=True, rename="camel"):
+class Species(Name, frozen=True, rename="camel"):
     """A species, its genus and its family."""
 
-    scientific_name_without_author: str
-    scientific_name_authorship: str
-    scientific_name: str
     genus: Name
     family: Name
     common_names: list[str]
@@ -168,32 +177,15 @@ def failure(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     return Response(Failure(status, status.phrase, message), status_code=int(status), headers=headers)
 
 
-def _parameter(name: str, kind: OpenAPIType, description: str) -> Parameter:
-    return Parameter(name=name, param_in="query", schema=Schema(type=kind), required=False, description=description)
-
-
 @dataclass
 class _Operation(Operation):
     """Declares the parameters and the form, which Litestar cannot infer."""
 
     def __post_init__(self) -> None:
-        form = Schema(
-            type=OpenAPIType.OBJECT,
-            properties={
-                "images": IMAGES,
-                "organs": Schema(type=OpenAPIType.ARRAY, items=Schema(type=OpenAPIType.STRING), description="Ignored"),
-            },
-            required=["images"],
-        )
-        self.request_body = RequestBody(content={"multipart/form-data": OpenAPIMediaType(schema=form)}, required=True)
-        self.parameters = [
-            *(self.parameters or []),
-            _parameter("api-key", OpenAPIType.STRING, "An API key, if the service has API keys"),
-            _parameter("nb-results", OpenAPIType.INTEGER, "Maximum number of species to list"),
-            _parameter("no-reject", OpenAPIType.BOOLEAN, "List species even if the pictures show no plant"),
-            _parameter("lang", OpenAPIType.STRING, "Language of the common names"),
-            _parameter("include-related-images", OpenAPIType.BOOLEAN, "Give reference pictures, if the model has some"),
-        ]
+        organs = Schema(type=OpenAPIType.ARRAY, items=Schema(type=OpenAPIType.STRING), description="Ignored")
+        form = form_of({"images": IMAGES, "organs": organs}, required=["images"])
+        self.request_body = RequestBody(content=form, required=True)
+        self.parameters = [*(self.parameters or []), *query_parameters(_PARAMETERS)]
 
 
 @post(
@@ -205,13 +197,10 @@ class _Operation(Operation):
     operation_class=_Operation,
     exception_handlers={Exception: failure},
 )
-async def identify(
-    request: AnyRequest, deps: NamedDependency[RouteDependencies], project: ProjectName
-) -> Response[PlantnetAnswer]:
+async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Response[PlantnetAnswer]:
     """Identifies the plant on one to five photographs, the fields `images` of a form."""
     deps.readiness.require_warm()
-    client = authorize(deps.access, request, request.query_params.get("api-key"))
-    _require_project(deps, project)
+    client = _authorize(request, deps, project)
     asked = Asked(
         top_k=min(_whole_number(request, "nb-results", _NUM_RESULTS), MAX_K),
         taxa=() if project == ALL else (f"{LIST_PREFIX}{project}",),
@@ -223,6 +212,9 @@ async def identify(
     if answered.plant.verdict.rank == "not_a_plant" and not no_reject:
         raise NotFound("Species not found")
     pictures, record = answered.body.pictures, answered.loaded.bundle.record
+    hashes = await asyncio.to_thread(
+        lambda: [hashlib.md5(each, usedforsecurity=False).hexdigest() for each in pictures]
+    )
     organs = answered.body.fields.get("organs", [])
     language = request.query_params.get("lang", LANGUAGE)[:20]
     results = [
@@ -239,7 +231,7 @@ async def identify(
     answer = PlantnetAnswer(
         query=Query(
             project=project,
-            images=await asyncio.to_thread(_hashes, pictures),
+            images=hashes,
             organs=[*organs, *["auto"] * (len(pictures) - len(organs))],
             include_related_images=with_images,
             no_reject=no_reject,
@@ -258,10 +250,9 @@ async def identify(
 @get(
     "/v2/identify/{project:str}", include_in_schema=False, exception_handlers={Exception: failure}, sync_to_thread=False
 )
-def identify_addresses(request: AnyRequest, deps: NamedDependency[RouteDependencies], project: ProjectName) -> None:
+def identify_addresses(request: AnyRequest, deps: Deps, project: ProjectName) -> None:
     """Refuses addresses of pictures: the service fetches nothing from other servers."""
-    authorize(deps.access, request, request.query_params.get("api-key"))
-    _require_project(deps, project)
+    _authorize(request, deps, project)
     raise BadParameter(
         "this service fetches no pictures from addresses",
         remedy="send the pictures themselves with POST, as the form fields `images`",
@@ -269,23 +260,23 @@ def identify_addresses(request: AnyRequest, deps: NamedDependency[RouteDependenc
 
 
 @get("/v2/_status", include_in_schema=False, sync_to_thread=False)
-def status(deps: NamedDependency[RouteDependencies]) -> dict[str, str]:
+def status(deps: Deps) -> dict[str, str]:
     """Says that the service answers."""
     deps.readiness.require_ready()
     return {"status": "ok"}
 
 
 @get("/v2/languages", include_in_schema=False, exception_handlers={Exception: failure}, sync_to_thread=False)
-def languages(request: AnyRequest, deps: NamedDependency[RouteDependencies]) -> list[str]:
+def languages(request: AnyRequest, deps: Deps) -> list[str]:
     """The languages of common names."""
-    authorize(deps.access, request, request.query_params.get("api-key"))
+    _authorize(request, deps)
     return sorted({LANGUAGE, *(each for taxon in deps.live_bundle.current.taxonomy.taxa for each in taxon.names)})
 
 
 @get("/v2/projects", include_in_schema=False, exception_handlers={Exception: failure}, sync_to_thread=False)
-def projects(request: AnyRequest, deps: NamedDependency[RouteDependencies]) -> list[Project]:
+def projects(request: AnyRequest, deps: Deps) -> list[Project]:
     """All taxa, and the lists of taxa that the operator keeps."""
-    authorize(deps.access, request, request.query_params.get("api-key"))
+    _authorize(request, deps)
     loaded = deps.live_bundle.current
     record, lists = loaded.bundle.record, loaded.selector.lists
     everything = Project(ALL, record.name, record.description, len(loaded.taxonomy.taxa))
@@ -297,12 +288,9 @@ def projects(request: AnyRequest, deps: NamedDependency[RouteDependencies]) -> l
     include_in_schema=False,
     exception_handlers={Exception: failure},
 )
-async def species(
-    request: AnyRequest, deps: NamedDependency[RouteDependencies], project: ProjectName = ALL
-) -> Response[bytes]:
+async def species(request: AnyRequest, deps: Deps, project: ProjectName = ALL) -> Response[bytes]:
     """The taxa of a project."""
-    authorize(deps.access, request, request.query_params.get("api-key"))
-    _require_project(deps, project)
+    _authorize(request, deps, project)
     loaded, language = deps.live_bundle.current, request.query_params.get("lang", LANGUAGE)
     taxa = loaded.taxonomy.taxa
     chosen_T = np.ones(len(taxa), bool) if project == ALL else loaded.selector.lists[project].chosen_T
@@ -313,14 +301,22 @@ async def species(
     return Response(await asyncio.to_thread(listed), media_type="application/json")
 
 
-def plantnet_routes() -> list[ControllerRouterHandler]:
-    """Returns the routes of the interface."""
-    return [identify, identify_addresses, status, languages, projects, species]
+PLANTNET_ROUTES: Final[list[ControllerRouterHandler]] = [
+    identify,
+    identify_addresses,
+    status,
+    languages,
+    projects,
+    species,
+]
 
 
-def _require_project(deps: RouteDependencies, project: str) -> None:
+def _authorize(request: AnyRequest, deps: RouteDependencies, project: str = ALL) -> Client:
+    """Checks the key, which may be a query parameter, the rate, and that there is such a project."""
+    client = authorize(deps.access, request, request.query_params.get("api-key"))
     if project != ALL and project not in deps.live_bundle.current.selector.lists:
         raise NotFound("Project not found")
+    return client
 
 
 def _is_on(request: AnyRequest, name: str) -> bool:
@@ -335,11 +331,8 @@ def _whole_number(request: AnyRequest, name: str, default: int) -> int:
 
 
 def _species(taxon: Taxon, language: str) -> Species:
-    name = _name(taxon.scientific_name, taxon.author)
     return Species(
-        name.scientific_name_without_author,
-        name.scientific_name_authorship,
-        name.scientific_name,
+        **msgspec.structs.asdict(_name(taxon.scientific_name, taxon.author)),
         genus=_name(taxon.genus),
         family=_name(taxon.family),
         common_names=_common_names(taxon, language),
@@ -373,10 +366,6 @@ def _name(name: str, author: str = "") -> Name:
 
 def _common_names(taxon: Taxon, language: str) -> list[str]:
     return list(taxon.names.get(language.lower()) or (taxon.common_names if language == LANGUAGE else ()))
-
-
-def _hashes(pictures: list[bytes]) -> list[str]:
-    return [hashlib.md5(picture, usedforsecurity=False).hexdigest() for picture in pictures]
 
 
 def _remaining(quota: Mapping[str, str]) -> int:

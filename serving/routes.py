@@ -5,19 +5,18 @@ from functools import partial
 from typing import Annotated, Final
 
 from litestar import Response, get, post
-from litestar.di import NamedDependency
+from litestar.openapi.spec import OpenAPIType
 from litestar.params import PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from models.errors import InputError
-from serving.correct import correction_routes
+from serving.correct import CORRECTION_ROUTES
 from serving.errors import ReloadRefused, UnknownTaxon
 from serving.identify import (
     AnyRequest,
+    Deps,
     RouteDependencies,
-    address,
     authorize,
-    count,
     identify,
     request_id,
     unknown_parameters,
@@ -25,8 +24,8 @@ from serving.identify import (
 from serving.loaded_bundle import LoadedBundle
 from serving.middleware import revalidated
 from serving.model_card import ModelCard, UploadLimits, model_card
-from serving.pages import ADMIN_KEY, OPTIONAL_KEY, page_routes, problem_responses, whole_number_schema
-from serving.plantnet import plantnet_routes
+from serving.pages import ADMIN_KEY, OPTIONAL_KEY, page_routes, problem_responses
+from serving.plantnet import PLANTNET_ROUTES
 from serving.schemas import (
     MAX_NAME_LENGTH,
     Health,
@@ -54,7 +53,7 @@ LanguageName = Annotated[
 )
 async def species(
     request: AnyRequest,
-    deps: NamedDependency[RouteDependencies],
+    deps: Deps,
     q: Annotated[
         str,
         QueryParameter(
@@ -65,7 +64,9 @@ async def species(
     limit: Annotated[
         str,
         QueryParameter(
-            description="Maximum number of taxa to return", schema_extra=whole_number_schema(_MAX_LIMIT, _DEFAULT_LIMIT)
+            description="Maximum number of taxa to return",
+            # The route parses it, so that a bad one gets a problem document.
+            schema_extra={"type": OpenAPIType.INTEGER, "minimum": 1, "maximum": _MAX_LIMIT, "default": _DEFAULT_LIMIT},
         ),
     ] = str(_DEFAULT_LIMIT),
     lang: LanguageName = "",
@@ -92,7 +93,7 @@ async def species(
 )
 def taxon(
     request: AnyRequest,
-    deps: NamedDependency[RouteDependencies],
+    deps: Deps,
     taxon_id: Annotated[str, PathParameter(description="Identifier of the taxon, as in answers and in `/species`")],
     lang: LanguageName = "",
 ) -> SpeciesDetail:
@@ -120,7 +121,7 @@ def taxon(
     media_type="image/webp",
 )
 async def taxon_image(
-    deps: NamedDependency[RouteDependencies],
+    deps: Deps,
     taxon_id: Annotated[str, PathParameter(description="Identifier of the taxon")],
     number: Annotated[int, PathParameter(description="Position of the picture, from 0")],
 ) -> Response[bytes]:
@@ -147,7 +148,7 @@ async def taxon_image(
     after_request=revalidated,
     sync_to_thread=False,
 )
-def model(deps: NamedDependency[RouteDependencies]) -> ModelCard:
+def model(deps: Deps) -> ModelCard:
     """Describes the model that answers: its input, thresholds, figures, data sets and licenses."""
     return _card(deps, deps.live_bundle.current)
 
@@ -161,14 +162,14 @@ def model(deps: NamedDependency[RouteDependencies]) -> ModelCard:
     responses=problem_responses(401, 409, 429, 500, 503),
     security=ADMIN_KEY,
 )
-async def reload(request: AnyRequest, deps: NamedDependency[RouteDependencies]) -> ModelCard:
+async def reload(request: AnyRequest, deps: Deps) -> ModelCard:
     """Verifies the bundle on disk, warms it up and switches to it. Needs an API key marked `admin`.
 
     Requests in progress finish with the bundle that they started with. A bundle that cannot be used is refused with
     the reason, and the current one stays.
     """
     deps.readiness.require_warm()
-    count(deps.access, request, deps.access.authorize_admin(request.headers, address(request)))
+    authorize(deps.access, request, is_admin=True)
     try:
         return _card(deps, await deps.live_bundle.reload())
     except InputError as error:
@@ -189,14 +190,14 @@ def live() -> Health:
     responses=problem_responses(503),
     sync_to_thread=False,
 )
-def ready(deps: NamedDependency[RouteDependencies]) -> Health:
+def ready(deps: Deps) -> Health:
     """Readiness probe: answers 200 while the network is warm and healthy and the service is not shutting down."""
     deps.readiness.require_ready()
     return Health("ready")
 
 
 @get("/metrics", include_in_schema=False, sync_to_thread=False)
-def metrics_text(deps: NamedDependency[RouteDependencies]) -> Response[bytes]:
+def metrics_text(deps: Deps) -> Response[bytes]:
     """Returns the metrics in Prometheus' text format."""
     return Response(deps.metrics.recent_text(), media_type=deps.metrics.media_type)
 
@@ -205,12 +206,13 @@ def route_handlers(
     *, with_metrics: bool = True, with_plantnet: bool = False, with_corrections: bool = False
 ) -> list[ControllerRouterHandler]:
     """Returns every route of the service, by default with `/metrics`, without Pl@ntNet's interface and corrections."""
-    optional: list[ControllerRouterHandler] = [metrics_text] if with_metrics else []
-    if with_plantnet:
-        optional += plantnet_routes()
-    if with_corrections:
-        optional += correction_routes()
-    return [identify, species, taxon, taxon_image, model, reload, live, ready, *optional, *page_routes()]
+    return [
+        *(identify, species, taxon, taxon_image, model, reload, live, ready),
+        *([metrics_text] if with_metrics else []),
+        *(PLANTNET_ROUTES if with_plantnet else []),
+        *(CORRECTION_ROUTES if with_corrections else []),
+        *page_routes(),
+    ]
 
 
 def _card(deps: RouteDependencies, loaded: LoadedBundle) -> ModelCard:
