@@ -8,6 +8,7 @@ import base64
 import hashlib
 import io
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -49,6 +50,7 @@ from serving.schemas import (
     preferred_deadline,
     wanted_languages,
 )
+from serving.species import taxon_fields
 
 _PREVIEW_PX: Final = 256
 _MAX_REMEMBERED: Final = 10  # taxa of an answer that can be corrected
@@ -168,9 +170,9 @@ async def answer_pictures(
             if body.fields:
                 asked = parse(body.fields)
                 question, ignored = loaded.question(asked)
-            work = _Work(deps, admitted, body.pictures, loaded, question, asked=asked)
-            plant, sizes, previews = await work.answer_in_time(deadline_s, _client_left(request))
-    return Answered(loaded, question, plant, sizes, previews, body, asked, [*body.warnings, *ignored])
+            work = _Work(deps, admitted, body.pictures, loaded, question, asked)
+            answer = await work.answer_in_time(deadline_s, _client_left(request))
+    return Answered(loaded, question, *answer, body, asked, [*body.warnings, *ignored])
 
 
 def authorize(
@@ -220,24 +222,17 @@ async def _client_left(request: AnyRequest) -> None:
         pass
 
 
+@dataclass
 class _Work:
     """The work on one request: a question about the plant that all its pictures show."""
 
-    def __init__(
-        self,
-        deps: RouteDependencies,
-        admitted: AdmittedRequest,
-        pictures: Sequence[bytes],
-        loaded: LoadedBundle,
-        question: Question,
-        *,
-        asked: Asked,
-    ) -> None:
-        self._with_previews, self._day = asked.preview, asked.day
-        self._use_exif = asked.use_exif and not asked.cultivated and loaded.answer_model.place is not None
-        self._deps, self._admitted, self._pictures = deps, admitted, pictures
-        self._loaded, self._question = loaded, question
-        self._stage = "decode"
+    deps: RouteDependencies
+    admitted: AdmittedRequest
+    pictures: Sequence[bytes]
+    loaded: LoadedBundle
+    question: Question
+    asked: Asked
+    stage: str = "decode"
 
     async def answer_in_time(self, deadline_s: float, client_left: Coroutine[Any, Any, None]) -> _Answer:
         """Answers the question, or cancels the work at the deadline or when the client has left.
@@ -249,10 +244,10 @@ class _Work:
             TimedOut: The deadline passed.
             ClientLeft: The client disconnected.
         """
-        admission, metrics = self._deps.admission, self._deps.metrics
+        admission, metrics = self.deps.admission, self.deps.metrics
         disconnected = asyncio.ensure_future(client_left)
         try:
-            admission.start_work(self._admitted, len(self._pictures), deadline_s)
+            admission.start_work(self.admitted, len(self.pictures), deadline_s)
             task = asyncio.create_task(self._answer())
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
@@ -260,7 +255,7 @@ class _Work:
                 await asyncio.wait({task, disconnected}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
                 if not task.done():
                     if disconnected.done():
-                        metrics.cancellations.labels(self._stage).inc()
+                        metrics.cancellations.labels(self.stage).inc()
                         raise ClientLeft("the client disconnected before its answer was ready")
                     raise TimedOut(
                         "the answer was not ready in time",
@@ -271,7 +266,7 @@ class _Work:
             finally:
                 task.cancel()
                 has_answer = task.done() and not task.cancelled() and task.exception() is None
-                admission.end_work(self._admitted, answered=has_answer)
+                admission.end_work(self.admitted, answered=has_answer)
         finally:
             disconnected.cancel()
         metrics.verdicts.labels(answer.plant.verdict.rank).inc()
@@ -279,39 +274,40 @@ class _Work:
 
     async def _answer(self) -> _Answer:
         decoded = await self._decode_all()
-        self._stage = "run"
-        alone = self._deps.admission.num_pictures == 1
-        if self._use_exif and self._question.where is None:
-            self._question = msgspec.structs.replace(self._question, where=await asyncio.to_thread(self._exif_place))
+        self.stage = "run"
+        alone = self.deps.admission.num_pictures == 1
+        knows_places = self.loaded.answer_model.place is not None
+        if knows_places and self.question.where is None and self.asked.use_exif and not self.asked.cultivated:
+            self.question = msgspec.structs.replace(self.question, where=await asyncio.to_thread(self._exif_place))
         pixels = [picture.pixels for picture in decoded]
-        output = await self._loaded.scheduler.run(pixels, self._admitted.virtual_starts_s, alone=alone)
-        with self._deps.metrics.stage_s.labels("rank").time():
-            plant = self._loaded.answer(output, self._question)
+        output = await self.loaded.scheduler.run(pixels, self.admitted.virtual_starts_s, alone=alone)
+        with self.deps.metrics.stage_s.labels("rank").time():
+            plant = self.loaded.answer(output, self.question)
         previews: list[str | None] = [None] * len(decoded)
-        if self._with_previews:
-            previews = await asyncio.to_thread(lambda: [_preview(each, self._loaded.spec) for each in pixels])
+        if self.asked.preview:
+            previews = await asyncio.to_thread(lambda: [_preview(each, self.loaded.spec) for each in pixels])
         return _Answer(plant, [(picture.width, picture.height) for picture in decoded], previews)
 
     def _exif_place(self) -> Where | None:
         """Returns the place of the first picture that has one, and the day of the request or else of that picture."""
-        for data in self._pictures:
+        for data in self.pictures:
             taken = read_capture(data)
             if taken.latitude is not None and taken.longitude is not None:
                 taken_on = date.fromisoformat(taken.taken_at[:10]) if taken.taken_at else None
-                return Where(taken.latitude, taken.longitude, self._day or taken_on)
+                return Where(taken.latitude, taken.longitude, self.asked.day or taken_on)
         return None
 
     async def _decode_all(self) -> list[Decoded]:
         """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
-        decoder, turns, asked_at = self._deps.decoder, self._deps.admission.decoding, perf_counter()
+        decoder, turns, asked_at = self.deps.decoder, self.deps.admission.decoding, perf_counter()
         time = decoder.decode_time()
 
         async def decode(data: bytes, virtual_start_s: float) -> Decoded:
-            async with turns.take(self._admitted.client, virtual_start_s):
-                self._deps.metrics.stage_s.labels("wait").observe(perf_counter() - asked_at)
-                return await decoder.decode(data, self._loaded.spec, time)
+            async with turns.take(self.admitted.client, virtual_start_s):
+                self.deps.metrics.stage_s.labels("wait").observe(perf_counter() - asked_at)
+                return await decoder.decode(data, self.loaded.spec, time)
 
-        calls = map(decode, self._pictures, self._admitted.virtual_starts_s)
+        calls = map(decode, self.pictures, self.admitted.virtual_starts_s)
         return _all_decoded(await asyncio.gather(*calls, return_exceptions=True))
 
 
@@ -365,10 +361,32 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
 
     def predictions(ranked: Sequence[RankedTaxon], place: PlaceNote | None) -> list[Prediction]:
         return [
-            _prediction(position, each, loaded, languages, place)
+            Prediction(
+                position=position,
+                **taxon_fields(each.taxon, languages),
+                score=each.score,
+                vision_score=None if place is None else float(place.vision_T[at]),
+                prior=None if place is None else float(place.ratio_T[at]),
+                num_images=len(loaded.examples_of(each.taxon.taxon_id)),
+            )
             for position, each in enumerate(_possible(ranked, question), start=1)
+            for at in [loaded.position_of[each.taxon.taxon_id]]
         ]
 
+    candidates, found = None, plant.candidates
+    if found is not None and question.coverage is not None:
+        network = loaded.bundle.network(loaded.precision)
+        is_measured = found.guarantee is not None and plant.place is None
+        candidates = CandidatesView(
+            coverage=question.coverage,
+            kind=question.coverage_kind,
+            guarantee=found.guarantee,
+            num_taxa=found.num_taxa,
+            score=found.score,
+            taxa=predictions(found.taxa, plant.place),
+            num_uncalibrated_taxa=found.num_uncalibrated_taxa,
+            measured=network.measured(question.coverage_kind, question.coverage) if is_measured else None,
+        )
     return Identification(
         request_id=id_of_request,
         model=ModelName(record.name, record.version, record.label_hash),
@@ -377,7 +395,7 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
         genera=[GroupScore(group.name, group.score) for group in _possible(plant.genera, question)],
         families=[GroupScore(group.name, group.score) for group in _possible(plant.families, question)],
         plant_score=plant.plant_score,
-        candidates=_candidates(loaded, question, plant, predictions),
+        candidates=candidates,
         discarded_mass=plant.discarded_mass,
         uses_place=plant.place is not None,
         images=[
@@ -398,52 +416,6 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
     )
 
 
-def _candidates(
-    loaded: LoadedBundle,
-    question: Question,
-    plant: PlantAnswer,
-    predictions: Callable[[Sequence[RankedTaxon], PlaceNote | None], list[Prediction]],
-) -> CandidatesView | None:
-    found, place = plant.candidates, plant.place
-    if found is None or question.coverage is None:
-        return None
-    network = loaded.bundle.network(loaded.precision)
-    return CandidatesView(
-        coverage=question.coverage,
-        kind=question.coverage_kind,
-        guarantee=found.guarantee,
-        num_taxa=found.num_taxa,
-        score=found.score,
-        taxa=predictions(found.taxa, place),
-        num_uncalibrated_taxa=found.num_uncalibrated_taxa,
-        measured=None
-        if found.guarantee is None or place is not None
-        else network.measured(question.coverage_kind, question.coverage),
-    )
-
-
 def _possible(ranked: Sequence[_Ranked], question: Question) -> Sequence[_Ranked]:
     """Leaves out what the request ruled out, which has the probability 0."""
     return ranked if question.allowed_T is None else [each for each in ranked if each.score > 0]
-
-
-def _prediction(
-    position: int, ranked: RankedTaxon, loaded: LoadedBundle, languages: Sequence[str], place: PlaceNote | None
-) -> Prediction:
-    taxon = ranked.taxon
-    at = loaded.position_of[taxon.taxon_id]
-    return Prediction(
-        position=position,
-        rank=taxon.rank,
-        taxon_id=taxon.taxon_id,
-        scientific_name=taxon.scientific_name,
-        common_names=taxon.common_names_in(languages),
-        genus=taxon.genus,
-        family=taxon.family,
-        gbif_id=taxon.gbif_id,
-        powo_id=taxon.powo_id or None,
-        score=ranked.score,
-        vision_score=None if place is None else float(place.vision_T[at]),
-        prior=None if place is None else float(place.ratio_T[at]),
-        num_images=loaded.num_examples(taxon),
-    )

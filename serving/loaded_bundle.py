@@ -16,6 +16,7 @@ from models.bundle import Bundle, check_golden, load_bundle
 from models.bundle_record import Precision
 from models.calibration import Calibration
 from models.errors import BundleError, InputError
+from models.examples import Example
 from models.openvino_session import OpenVinoSession
 from models.preprocess import InputSpec
 from models.session import NetworkOutput, NetworkSession, OnnxSession
@@ -75,9 +76,9 @@ class LoadedBundle:
         """The taxa that the network can name."""
         return self.bundle.taxonomy
 
-    def num_examples(self, taxon: Taxon) -> int:
-        """The number of reference pictures of a taxon."""
-        return 0 if self.examples is None else len(self.examples.of(taxon.taxon_id))
+    def examples_of(self, taxon_id: str) -> list[Example]:
+        """Returns the reference pictures of a taxon."""
+        return [] if self.examples is None else self.examples.of(taxon_id)
 
     @property
     def calibration(self) -> Calibration:

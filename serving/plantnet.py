@@ -340,7 +340,6 @@ def _species(taxon: Taxon, language: str) -> Species:
 
 
 def _images(request: AnyRequest, loaded: LoadedBundle, taxon: Taxon) -> list[RelatedImage]:
-    examples = [] if loaded.examples is None else loaded.examples.of(taxon.taxon_id)
     at = f"{request.base_url}species/{quote(taxon.taxon_id, safe='')}/images"
     return [
         RelatedImage(
@@ -350,7 +349,7 @@ def _images(request: AnyRequest, loaded: LoadedBundle, taxon: Taxon) -> list[Rel
             citation=", ".join(filter(None, (each.author, each.source, each.license))),
             url=dict.fromkeys(("o", "m", "s"), f"{at}/{number}"),
         )
-        for number, each in enumerate(examples)
+        for number, each in enumerate(loaded.examples_of(taxon.taxon_id))
     ]
 
 

@@ -107,7 +107,7 @@ def taxon(
             value=repr(taxon_id[:40]),
             remedy="look for its name with /species?q=",
         )
-    examples = [] if loaded.examples is None else loaded.examples.of(taxon_id)
+    examples = loaded.examples_of(taxon_id)
     languages = wanted_languages(parse_language(lang), request.headers.get("accept-language", ""))
     return species_detail(request_id(request), found, loaded.num_calibration_plants(found), examples, languages)
 
@@ -126,16 +126,16 @@ async def taxon_image(
     number: Annotated[int, PathParameter(description="Position of the picture, from 0")],
 ) -> Response[bytes]:
     """Gives a small picture of the taxon, WebP. It needs no key, so that a page can show it."""
-    examples = deps.live_bundle.current.examples
-    of_taxon = [] if examples is None else examples.of(taxon_id)
-    if examples is None or not 0 <= number < len(of_taxon):
+    loaded = deps.live_bundle.current
+    of_taxon = loaded.examples_of(taxon_id)
+    if loaded.examples is None or not 0 <= number < len(of_taxon):
         raise UnknownTaxon(
             "there is no such reference picture",
             value=f"{taxon_id[:40]!r}, picture {number}",
             limit=f"{len(of_taxon)} pictures of this taxon",
             remedy="take an address that /species/{taxon_id} lists",
         )
-    picture = await asyncio.to_thread(examples.picture, of_taxon[number])
+    picture = await asyncio.to_thread(loaded.examples.picture, of_taxon[number])
     return Response(picture, media_type="image/webp", headers={"Cache-Control": "max-age=86400"})
 
 

@@ -5,7 +5,7 @@ Fields may be added, but never renamed or removed.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -116,6 +116,20 @@ class SpeciesDetail(msgspec.Struct, frozen=True):
     """Reference pictures, the most typical first; empty if the bundle has none. Show author and license with them."""
 
 
+def taxon_fields(taxon: Taxon, languages: Sequence[str]) -> dict[str, Any]:
+    """Returns the fields that every JSON record of a taxon has."""
+    return {
+        "taxon_id": taxon.taxon_id,
+        "rank": taxon.rank,
+        "scientific_name": taxon.scientific_name,
+        "common_names": taxon.common_names_in(languages),
+        "genus": taxon.genus,
+        "family": taxon.family,
+        "gbif_id": taxon.gbif_id,
+        "powo_id": taxon.powo_id or None,
+    }
+
+
 def species_list(
     request_id: str, query: str, limit: int, names: TaxonNames, *, languages: Sequence[str], warnings: list[str]
 ) -> SpeciesList:
@@ -126,14 +140,7 @@ def species_list(
         request_id=request_id,
         species=[
             SpeciesEntry(
-                taxon_id=each.taxon.taxon_id,
-                rank=each.taxon.rank,
-                scientific_name=each.taxon.scientific_name,
-                common_names=each.taxon.common_names_in(languages),
-                genus=each.taxon.genus,
-                family=each.taxon.family,
-                gbif_id=each.taxon.gbif_id,
-                powo_id=each.taxon.powo_id or None,
+                **taxon_fields(each.taxon, languages),
                 match=None if each.match is None else NameMatchView(each.match.kind, each.match.name),
             )
             for each in found
@@ -156,16 +163,9 @@ def species_detail(
     path = f"/species/{quote(taxon.taxon_id, safe='')}/images"
     return SpeciesDetail(
         request_id=request_id,
-        taxon_id=taxon.taxon_id,
-        rank=taxon.rank,
-        scientific_name=taxon.scientific_name,
+        **taxon_fields(taxon, languages),
         author=taxon.author,
         synonyms=taxon.synonyms,
-        common_names=taxon.common_names_in(languages),
-        genus=taxon.genus,
-        family=taxon.family,
-        gbif_id=taxon.gbif_id,
-        powo_id=taxon.powo_id or None,
         names=taxon.names,
         num_calibration_plants=num_calibration_plants,
         images=[
