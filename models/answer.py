@@ -231,7 +231,7 @@ def picture_weights(plant_B: Doubles, cutoff: float) -> Doubles:
     kept_B = plant_B >= cutoff
     weight_B = np.where(kept_B, plant_B, 0.0) if kept_B.any() else plant_B
     total = weight_B.sum()
-    return np.asarray(weight_B / total if total > 0 else np.full(len(plant_B), 1 / len(plant_B)))
+    return weight_B / total if total > 0 else np.full(len(plant_B), 1 / len(plant_B))
 
 
 def _scores(taxa_BT: Doubles, features_BF: Floats, tables: Calibration) -> tuple[Doubles | None, Doubles | None]:

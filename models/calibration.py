@@ -96,7 +96,7 @@ class FamiliarityTable(msgspec.Struct, frozen=True):
         """Gives how familiar each picture is: the mean of two ranks among the calibration pictures, in [0, 1]."""
         surer = np.searchsorted(self.confidence_N, confidence_B, side="right") / len(self.confidence_N)
         nearer = 1 - np.searchsorted(self.distance_N, distance_B, side="left") / len(self.distance_N)
-        return np.asarray((surer + nearer) / 2)
+        return (surer + nearer) / 2
 
 
 def unit_length(features_BF: Floats) -> Singles:
@@ -108,7 +108,7 @@ def unit_length(features_BF: Floats) -> Singles:
 def log_odds(probability: Floats) -> Doubles:
     """Log-odds of probabilities, kept within those of 1e-6 and 1 - 1e-6."""
     kept = np.clip(np.asarray(probability, dtype=np.float64), 1e-6, 1 - 1e-6)
-    return np.asarray(np.log(kept / (1 - kept)))
+    return np.log(kept / (1 - kept))
 
 
 class ConformalTable(msgspec.Struct, frozen=True, dict=True):
@@ -154,7 +154,7 @@ class ConformalTable(msgspec.Struct, frozen=True, dict=True):
     def _p_values_of(self, no_better: Positions, kind: CoverageKind) -> Doubles:
         """Gives the p-values of taxa on single pictures, where so many calibration plants conform no better."""
         if kind == "marginal":
-            return np.asarray((no_better + 1) / (len(self.conformity_N) + 1))
+            return (no_better + 1) / (len(self.conformity_N) + 1)
         summed = np.concatenate(([0.0], np.cumsum(self.macro_weight_N)))
         return np.asarray(summed[no_better] + self.macro_weight_N.max())
 

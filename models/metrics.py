@@ -57,7 +57,7 @@ def share(hits: int, total: int) -> Share:
 
 def top_k_hits(scores_NC: Floats, labels_N: Whole, k: int) -> Flags:
     """Returns whether the right class is among the k best, shape (N,); ties and NaN count as misses."""
-    return np.asarray(num_rivals(scores_NC, labels_N) < k)
+    return num_rivals(scores_NC, labels_N) < k
 
 
 def num_rivals(scores_NC: Floats, labels_N: Whole) -> Positions:

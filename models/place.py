@@ -162,7 +162,7 @@ def cells_at(latitude_N: npt.NDArray[np.floating], longitude_N: npt.NDArray[np.f
     belt_N = np.clip(((np.asarray(latitude_N, np.float64) + 90) / 180 * num_belts).astype(np.int64), 0, num_belts - 1)
     turn_N = ((np.asarray(longitude_N, np.float64) + 180) % 360) / 360
     column_N = np.minimum((turn_N * num_columns[belt_N]).astype(np.int64), num_columns[belt_N] - 1)
-    return np.asarray(first[belt_N] + column_N)
+    return first[belt_N] + column_N
 
 
 def band_at(latitude: float) -> int:

@@ -49,7 +49,7 @@ def combine_pictures(logits_BO: Floats, weight_B: Floats) -> Doubles:
 
     With equal weights the result gives the geometric mean of their probabilities. The weights sum to 1.
     """
-    return np.asarray(np.asarray(weight_B, dtype=np.float64) @ np.asarray(logits_BO, dtype=np.float64))
+    return np.asarray(weight_B, dtype=np.float64) @ np.asarray(logits_BO, dtype=np.float64)
 
 
 def output_probabilities(logits: Floats, temperature: float) -> Doubles:

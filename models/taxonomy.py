@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -183,12 +183,12 @@ def fold(text: str) -> str:
 
 NameKind = Literal["genus", "family", "accepted", "synonym", "common"]
 """What a name is to a taxon."""
-MatchKind = Literal["genus", "family", "accepted", "synonym", "common", "prefix"]
+MatchKind = Literal[NameKind, "prefix"]
 """The same, or "prefix": a word of the name starts with the text."""
 
 # A text that is several of these means the first: "Geranium" is the genus, although a Pelargonium has that common name.
 # The genus precedes the accepted name, because a taxon of rank genus has the genus as its accepted name.
-_KINDS: Final[tuple[NameKind, ...]] = ("genus", "family", "accepted", "synonym", "common")
+_KINDS: Final[tuple[NameKind, ...]] = get_args(NameKind)
 _SAME: Final = str.maketrans({"×": " x ", "’": "'"})
 
 

@@ -91,7 +91,7 @@ async def correct(
     taxon_id, name = _taxon(deps, given)
     await desk.correct(answer, taxon_id, name, certain=parse_switch(given, "certain"), pictures=body.pictures)
     return CorrectionView(
-        correction_id=answer.correction_id,
+        correction_id=answer.draft.correction_id,
         taxon_id=taxon_id,
         name=name,
         num_pictures=len(body.pictures),

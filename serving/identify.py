@@ -7,6 +7,7 @@ import asyncio
 import base64
 import hashlib
 import io
+import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -29,6 +30,7 @@ from serving.access.control import AccessControl, Client
 from serving.admission import Admission, AdmittedRequest, Readiness
 from serving.bodies import Body, BodyLimits, FormNames, read_body, unknown_warnings
 from serving.capture import read_capture
+from serving.corrections.correction import Correction
 from serving.corrections.desk import CorrectionDesk, RecentAnswer
 from serving.decoding.pool import Decoded, DecoderPool
 from serving.errors import BadPicture, ClientLeft, TimedOut
@@ -341,15 +343,18 @@ async def _recent(answered: Answered, client: Client) -> RecentAnswer:
     pictures = answered.body.pictures
     hashes = await asyncio.to_thread(lambda: [hashlib.sha256(picture).hexdigest() for picture in pictures])
     record = answered.loaded.bundle.record
-    return RecentAnswer(
-        identity=client.identity,
+    best = [(each.taxon.taxon_id, each.score) for each in answered.plant.taxa[:_MAX_REMEMBERED]]
+    draft = Correction(
+        correction_id=secrets.token_hex(16),
         person=client.name,
         model=f"{record.name} {record.version}"[:200],
         label_hash=record.label_hash,
         verdict_rank=answered.plant.verdict.rank,
-        predictions=tuple((each.taxon.taxon_id, each.score) for each in answered.plant.taxa[:_MAX_REMEMBERED]),
-        sha256s=frozenset(hashes),
+        predicted=best[0][0],
+        score=best[0][1],
+        predictions=msgspec.json.encode(best).decode(),
     )
+    return RecentAnswer(identity=client.identity, sha256s=frozenset(hashes), draft=draft)
 
 
 # ---- the answer as JSON

@@ -96,7 +96,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keeps the connection open for the responses to complete requests; returns whether there are any."""
-        if not (self._in_head and self._is_responding()):
+        if not self._in_head or not self._open:
             return False
         self._end_after_responses()
         self._probe()
@@ -227,7 +227,9 @@ class LimitedProtocol(HttpToolsProtocol):
                     return
                 except httptools.HttpParserUpgrade as upgrade:
                     data = self._head_without_upgrade() + data[upgrade.args[0] :]
-                    self.parser = _new_parser(self)
+                    self.parser = httptools.HttpRequestParser(self)
+                    # As uvicorn does: data after the last request is skipped.
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         except httptools.HttpParserError as error:  # also what a callback below raises
             self._refuse(NO_MEMORY if isinstance(error.__context__, MemoryError) else self._refusal)
 
@@ -262,7 +264,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _end_without_head(self) -> None:
         """Closes a connection whose head did not arrive, after its pending responses."""
-        if self._is_responding():
+        if self._open:
             self._end_after_responses()
         else:
             self.transport.close()
@@ -275,9 +277,6 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.write(_INTERIM)
         self._start_timer(_PROBE_S, self._probe)
 
-    def _is_responding(self) -> bool:
-        return bool(self._open)
-
     def _end_after_responses(self) -> None:
         self._is_ending = True
         self._stop_timer()
@@ -285,7 +284,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _refuse(self, detail: str) -> None:
         """Answers a malformed request, unless earlier requests of the connection still wait for their responses."""
-        if self.pipeline or (self._in_head and self._is_responding()):
+        if self.pipeline or (self._in_head and self._open):
             self._end_after_responses()
         elif not self._in_head and self.cycle.response_started:
             self._is_ending = True
@@ -294,7 +293,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._write_refusal(detail)
 
     def _write_refusal(self, detail: str) -> None:
-        if self._is_responding():
+        if self._open:
             _disconnect(self.cycle)
         request_id = uuid.uuid4().hex
         _log.info("no_http", request_id=request_id, detail=detail)
@@ -326,14 +325,6 @@ def make_protocol(
     """
     attributes = {"header_s": header_s, "drain_s": drain_s, "count_refusal": staticmethod(count_refusal)}
     return type("LimitedProtocol", (LimitedProtocol,), attributes)
-
-
-def _new_parser(protocol: LimitedProtocol) -> httptools.HttpRequestParser:
-    parser = httptools.HttpRequestParser(protocol)
-    parser.set_dangerous_leniencies(
-        lenient_data_after_close=True
-    )  # as uvicorn does: data after the last request is skipped
-    return parser
 
 
 def _disconnect(cycle: RequestResponseCycle) -> None:

@@ -8,7 +8,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
 
     correction_id: str
     """Random; who knows it may delete the correction."""
-    created: str
+    created: str = ""
     """UTC, ISO 8601."""
     person: str
     """Name of the API key; empty if the service needs none."""
@@ -22,11 +22,11 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     """Its probability."""
     predictions: str
     """JSON: [[taxon id, probability], ...]."""
-    taxon_id: str | None
+    taxon_id: str | None = None
     """What the plant is, if the model knows the taxon."""
-    name: str
+    name: str = ""
     """Its scientific name, or what the person wrote."""
-    certain: bool
+    certain: bool = False
     reviewer: str = ""
     """Who reviewed it; empty if nobody did."""
     accepted: bool | None = None

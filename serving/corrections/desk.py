@@ -7,7 +7,6 @@ alone.
 import asyncio
 import hashlib
 import re
-import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,16 +36,10 @@ class RecentAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     identity: str
     """Of the client that got it."""
-    person: str
-    """Name of its API key, if it has one."""
-    model: str
-    label_hash: str
-    verdict_rank: str
-    predictions: tuple[tuple[str, float], ...]
-    """Taxon id and probability of the most likely taxa; at least one."""
     sha256s: frozenset[str]
     """Of the pictures."""
-    correction_id: str = msgspec.field(default_factory=lambda: secrets.token_hex(16))
+    draft: Correction
+    """What is stored, but for what the person says."""
 
 
 class CorrectionDesk:
@@ -103,28 +96,15 @@ class CorrectionDesk:
             StoreFull: There is no room for the pictures.
             StoreUnavailable: The store cannot be written now.
         """
-        predicted, score = answer.predictions[0]
-        correction = Correction(
-            correction_id=answer.correction_id,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            person=answer.person,
-            model=answer.model,
-            label_hash=answer.label_hash,
-            verdict_rank=answer.verdict_rank,
-            predicted=predicted,
-            score=score,
-            predictions=msgspec.json.encode(answer.predictions).decode(),
-            taxon_id=taxon_id,
-            name=name,
-            certain=certain,
-        )
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        said = msgspec.structs.replace(answer.draft, created=now, taxon_id=taxon_id, name=name, certain=certain)
 
         def put() -> None:
             if any(hashlib.sha256(picture).hexdigest() not in answer.sha256s for picture in pictures):
                 raise BadParameter(
                     "a picture is none of those that were identified", remedy="send the same bytes again"
                 )
-            self._store.put(correction, pictures)
+            self._store.put(said, pictures)
 
         await self._in_thread(put)
 
