@@ -237,9 +237,9 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
         (draft / BUNDLE_FILE).write_bytes(_pretty_json(sealed))
         load_bundle(draft)
         for path in (*draft.iterdir(), draft):
-            _write_to_disk(path)
+            write_to_disk(path)
         draft.rename(folder)
-        _write_to_disk(folder.parent)
+        write_to_disk(folder.parent)
     return load_bundle(folder)
 
 
@@ -284,7 +284,7 @@ def _load_bundle(folder: Path) -> Bundle:
     return Bundle(folder, record, taxonomy, (*warnings, *_check_tables(folder, record, taxonomy)))
 
 
-def _write_to_disk(path: Path) -> None:
+def write_to_disk(path: Path) -> None:
     """Writes a file, or the names in a folder, from the system's memory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -14,13 +14,11 @@ from PIL import Image
 from models.answer import PlantAnswer, Question, answer_plant
 from models.bundle import Bundle, check_golden, load_bundle
 from models.bundle_record import Precision
-from models.calibration import Calibration
 from models.errors import BundleError, InputError
 from models.examples import Example
 from models.openvino_session import OpenVinoSession
-from models.preprocess import InputSpec
 from models.session import NetworkOutput, NetworkSession, OnnxSession
-from models.taxonomy import Taxon, TaxonNames, Taxonomy
+from models.taxonomy import Taxon, TaxonNames
 from serving.decoding.pool import DecoderPool
 from serving.errors import RunFailed
 from serving.machine import available_cores, return_freed_memory
@@ -54,41 +52,28 @@ class LoadedBundle:
         taxa_lists: TaxaLists,
     ) -> None:
         self.bundle, self.precision, self.policy = bundle, precision, policy
+        self.spec, self.taxonomy = bundle.record.input, bundle.taxonomy
         self.names = TaxonNames(bundle.taxonomy)
         self.selector = TaxaSelector(self.names, taxa_lists)
         self.scheduler = Scheduler(networks, policy, metrics)
         first = networks["throughput"]
         self.providers = first.providers if isinstance(first, OnnxSession | OpenVinoSession) else ()
         self.answer_model = bundle.answer_model(precision)
+        self.calibration = self.answer_model.calibration
         self.examples = bundle.examples()
         self.position_of = {taxon.taxon_id: index for index, taxon in enumerate(bundle.taxonomy.taxa)}
         self._golden = bundle.golden()
         self._num_users = 0
         self._retired = False
 
-    @property
-    def spec(self) -> InputSpec:
-        """How a picture becomes the network's input."""
-        return self.bundle.record.input
-
-    @property
-    def taxonomy(self) -> Taxonomy:
-        """The taxa that the network can name."""
-        return self.bundle.taxonomy
-
     def examples_of(self, taxon_id: str) -> list[Example]:
         """Returns the reference pictures of a taxon."""
         return [] if self.examples is None else self.examples.of(taxon_id)
 
-    @property
-    def calibration(self) -> Calibration:
-        """The tables of the network that is open."""
-        return self.answer_model.calibration
-
     def num_calibration_plants(self, taxon: Taxon) -> int | None:
         """Returns how many plants of a taxon calibrated the candidate sets, or None without a table."""
         table = self.calibration.conformal
-        return None if table is None else int(table.num_plants_T[self.taxonomy.taxa.index(taxon)])
+        return None if table is None else int(table.num_plants_T[self.position_of[taxon.taxon_id]])
 
     def question(self, asked: Asked) -> tuple[Question, tuple[str, ...]]:
         """Translates what a client asks for into a question about this bundle.

@@ -42,6 +42,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
+from models.bundle import write_to_disk
 from models.errors import InputError
 from serving.corrections.correction import Correction
 from serving.errors import BadParameter, StoreFull, StoreUnavailable
@@ -82,6 +83,15 @@ pictures = Table(
 )
 
 
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turns errors of disk and database into one that the client may try again."""
+    try:
+        yield
+    except (OSError, SQLAlchemyError) as error:
+        raise StoreUnavailable.with_retry("the store of corrections cannot be used now", _LOCK_S) from error
+
+
 class Store:
     """The corrections in a folder.
 
@@ -98,7 +108,8 @@ class Store:
         self._folder, self._max_bytes = folder, max_bytes
         try:
             (folder / _PICTURES).mkdir(parents=True, exist_ok=True)
-            self._engine = _open(make_url(database) if database else _sqlite(folder))
+            sqlite = URL.create("sqlite", database=str(folder.resolve() / DATABASE_FILE))
+            self._engine = _open(make_url(database) if database else sqlite)
             with self._engine.begin() as connection:
                 _migrate(connection)
         except (OSError, SQLAlchemyError, ValueError, ImportError, CommandError) as error:
@@ -119,6 +130,7 @@ class Store:
         """Closes the connections."""
         self._engine.dispose()
 
+    @_told()
     def put(self, correction: Correction, contents: Sequence[bytes]) -> None:
         """Stores a correction, in place of an earlier one with the same id.
 
@@ -131,10 +143,6 @@ class Store:
             StoreFull: There is no room for the pictures.
             StoreUnavailable: The disk is full, or the database is locked, full or away.
         """
-        with _told():
-            self._put(correction, contents)
-
-    def _put(self, correction: Correction, contents: Sequence[bytes]) -> None:
         row = {column.name: getattr(correction, column.name) for column in corrections.columns}
         _require_short(row)
         hashes = [hashlib.sha256(content).hexdigest() for content in contents]
@@ -154,6 +162,7 @@ class Store:
             self._write(name, content)  # again if another process has just deleted its last row
         self._unlink_unused(set(replaced) - set(hashes))
 
+    @_told()
     def delete(self, ids: Collection[str]) -> int:
         """Deletes corrections and the pictures that no other one has; returns how many there were.
 
@@ -161,31 +170,31 @@ class Store:
             StoreUnavailable: As `put`.
         """
         number = 0
-        with _told():
-            for some in _batched(ids):
-                with self._engine.begin() as connection:
-                    found = select(corrections.c.correction_id).where(corrections.c.correction_id.in_(some))
-                    number += len(connection.execute(found).all())
-                    names = _delete(connection, some)
-                self._unlink_unused(names)
+        for some in _batched(ids):
+            with self._engine.begin() as connection:
+                found = select(corrections.c.correction_id).where(corrections.c.correction_id.in_(some))
+                number += len(connection.execute(found).all())
+                names = _delete(connection, some)
+            self._unlink_unused(names)
         return number
 
+    @_told()
     def purge(self, days: int) -> int:
         """Deletes what is older than `days`, and pictures that belong to nothing; returns the number of corrections."""
         before = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds")
-        with _told():
-            with self._engine.connect() as connection:
-                old = connection.execute(select(corrections.c.correction_id).where(corrections.c.created < before))
-                ids = list(old.scalars())
-            number = self.delete(ids) if ids else 0
-            old_files = set()
-            for path in (self._folder / _PICTURES).glob("*/*"):
-                with suppress(FileNotFoundError):  # another service renamed or deleted it
-                    if time.time() - path.stat().st_mtime > _ORPHAN_S:
-                        old_files.add(path.name)
-            self._unlink_unused(old_files)
+        with self._engine.connect() as connection:
+            old = connection.execute(select(corrections.c.correction_id).where(corrections.c.created < before))
+            ids = list(old.scalars())
+        number = self.delete(ids) if ids else 0
+        old_files = set()
+        for path in (self._folder / _PICTURES).glob("*/*"):
+            with suppress(FileNotFoundError):  # another service renamed or deleted it
+                if time.time() - path.stat().st_mtime > _ORPHAN_S:
+                    old_files.add(path.name)
+        self._unlink_unused(old_files)
         return number
 
+    @_told()
     def review(self, ids: Collection[str], reviewer: str, *, accepted: bool) -> int:
         """Notes what a reviewer says; returns how many of the corrections there are.
 
@@ -195,7 +204,7 @@ class Store:
         """
         _require_short({"reviewer": reviewer})
         number = 0
-        with _told(), self._engine.begin() as connection:
+        with self._engine.begin() as connection:
             for some in _batched(ids):
                 changed = update(corrections).where(corrections.c.correction_id.in_(some))
                 number += connection.execute(changed.values(reviewer=reviewer, accepted=accepted)).rowcount
@@ -243,7 +252,7 @@ class Store:
                 stream.flush()
                 os.fsync(stream.fileno())
             draft.rename(path)
-            _sync(path.parent)
+            write_to_disk(path.parent)  # without it a power failure may undo the rename
         finally:
             draft.unlink(missing_ok=True)
 
@@ -280,28 +289,6 @@ def _batched(ids: Collection[str]) -> Iterator[list[str]]:
     rest = iter(ids)
     while some := list(islice(rest, _AT_ONCE)):
         yield some
-
-
-def _sync(folder: Path) -> None:
-    """Writes the names in a folder to the disk, without which a power failure may undo a rename."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Turns errors of disk and database into one that the client may try again."""
-    try:
-        yield
-    except (OSError, SQLAlchemyError) as error:
-        raise StoreUnavailable.with_retry("the store of corrections cannot be used now", _LOCK_S) from error
-
-
-def _sqlite(folder: Path) -> URL:
-    return URL.create("sqlite", database=str(folder.resolve() / DATABASE_FILE))
 
 
 def _open(address: URL) -> Engine:
