@@ -12,6 +12,7 @@ from serving import admission as module
 from serving.admission import Admission, AdmissionLimits, Holdings, Pace, Presence, Turns
 from serving.errors import Overloaded
 from serving.metrics import Metrics
+from tests.serving.tiny import in_event_loop
 
 
 @pytest.fixture
@@ -206,25 +207,23 @@ NEXT = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), max_size=1
 
 
 @given(arrivals=NEXT, client=st.sampled_from("abc"), num_pictures=st.integers(1, 5))
-def test_expected_waits_are_those_of_clients_that_take_turns(arrivals, client, num_pictures):
-    async def main():
-        requests = Requests(num_requests=1000, wait_s=1e9, pace_s=1.0, share=1.0)
-        queues = Counter()
-        for name, num in arrivals:
-            request = await requests.enter(name)
-            if num:
-                requests.admission.start_work(request, num, 1e9)
-            queues[name] += num
-        request = await requests.enter(client)
-        requests.admission.start_work(request, num_pictures, 1e9)
-        start = min(other.virtual_starts_s[0] for other in requests.tasks if other.virtual_starts_s)
-        assert request.virtual_starts_s == [
-            pytest.approx(start + wait) for wait in waits_in_turns(queues, client, num_pictures)
-        ]
-        for request in list(requests.tasks):
-            await requests.end(request)
-
-    asyncio.run(main())
+@in_event_loop
+async def test_expected_waits_are_those_of_clients_that_take_turns(arrivals, client, num_pictures):
+    requests = Requests(num_requests=1000, wait_s=1e9, pace_s=1.0, share=1.0)
+    queues = Counter()
+    for name, num in arrivals:
+        request = await requests.enter(name)
+        if num:
+            requests.admission.start_work(request, num, 1e9)
+        queues[name] += num
+    request = await requests.enter(client)
+    requests.admission.start_work(request, num_pictures, 1e9)
+    start = min(other.virtual_starts_s[0] for other in requests.tasks if other.virtual_starts_s)
+    assert request.virtual_starts_s == [
+        pytest.approx(start + wait) for wait in waits_in_turns(queues, client, num_pictures)
+    ]
+    for request in list(requests.tasks):
+        await requests.end(request)
 
 
 def waits_in_turns(queues, client, num_pictures):
@@ -366,33 +365,29 @@ class Decoding:
 
 
 @pytest.mark.parametrize("first", ["waiting", "running"])
-def test_cancelled_picture_passes_its_turn_on(first):
-    async def main():
-        decoding = Decoding(Turns(1, 1.0, lambda _: False))
-        await decoding.add("a", 0)
-        await decoding.add("a", 1)
-        await decoding.add("b", 2)
-        await decoding.cancel(("a", 1 if first == "waiting" else 0))
-        await decoding.end(("a", 0))
-        await decoding.end(("a", 1))
-        assert decoding.started[-1] == ("b", 2)
-        assert len(decoding.started) == (2 if first == "waiting" else 3)
-
-    asyncio.run(main())
+@in_event_loop
+async def test_cancelled_picture_passes_its_turn_on(first):
+    decoding = Decoding(Turns(1, 1.0, lambda _: False))
+    await decoding.add("a", 0)
+    await decoding.add("a", 1)
+    await decoding.add("b", 2)
+    await decoding.cancel(("a", 1 if first == "waiting" else 0))
+    await decoding.end(("a", 0))
+    await decoding.end(("a", 1))
+    assert decoding.started[-1] == ("b", 2)
+    assert len(decoding.started) == (2 if first == "waiting" else 3)
 
 
-def test_picture_cancelled_in_the_moment_of_its_turn_passes_it_on():
-    async def main():
-        decoding = Decoding(Turns(1, 1.0, lambda _: False))
-        await decoding.add("a", 0)
-        await decoding.add("a", 1)
-        await decoding.add("b", 2)
-        decoding.tasks["a", 0].cancel()
-        decoding.tasks["a", 1].cancel()
-        await decoding.settle()
-        assert decoding.running == [("b", 2)]
-
-    asyncio.run(main())
+@in_event_loop
+async def test_picture_cancelled_in_the_moment_of_its_turn_passes_it_on():
+    decoding = Decoding(Turns(1, 1.0, lambda _: False))
+    await decoding.add("a", 0)
+    await decoding.add("a", 1)
+    await decoding.add("b", 2)
+    decoding.tasks["a", 0].cancel()
+    decoding.tasks["a", 1].cancel()
+    await decoding.settle()
+    assert decoding.running == [("b", 2)]
 
 
 @given(

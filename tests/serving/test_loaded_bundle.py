@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import weakref
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
 from serving.metrics import Metrics
 from serving.scheduling.networks import cpu_policy
 from serving.species import read_taxa_lists
-from tests.serving.tiny import FakeNetwork, InProcessDecoder, jpeg, seal_tiny_bundle, tables
+from tests.serving.tiny import FakeNetwork, InProcessDecoder, in_event_loop, jpeg, seal_tiny_bundle, tables
 
 
 class Opener:
@@ -54,54 +54,44 @@ async def until(condition):
         await asyncio.sleep(0.001)
 
 
-def run(test):
-    asyncio.run(asyncio.wait_for(test, 60))
+@in_event_loop
+async def test_reloads_that_are_requested_during_one_become_one(settings):
+    async with warm(opener := Opener(settings)) as live:
+        opener.hold = True
+        first = live.request_reload()
+        await until(lambda: len(opener.networks) == 2 and opener.networks[1]().entered.is_set())
+        others = [asyncio.create_task(live.reload()) for _ in range(60)]
+        await asyncio.sleep(0)
+        opener.hold = False
+        opener.networks[1]().free.set()
+        last = await asyncio.gather(*others)
+        assert len(opener.networks) == 3
+        assert set(last) == {live.current}
+        assert (await first) is not live.current
 
 
-def test_reloads_that_are_requested_during_one_become_one(settings):
-    async def test():
-        async with warm(opener := Opener(settings)) as live:
-            opener.hold = True
-            first = live.request_reload()
-            await until(lambda: len(opener.networks) == 2 and opener.networks[1]().entered.is_set())
-            others = [asyncio.create_task(live.reload()) for _ in range(60)]
-            await asyncio.sleep(0)
-            opener.hold = False
-            opener.networks[1]().free.set()
-            last = await asyncio.gather(*others)
-            assert len(opener.networks) == 3
-            assert set(last) == {live.current}
-            assert (await first) is not live.current
-
-    run(test())
+@in_event_loop
+async def test_refused_reload_is_told_to_each_that_waits_and_the_next_one_succeeds(settings):
+    async with warm(opener := Opener(settings)) as live:
+        before, opener.error = live.current, BundleError("the bundle is damaged")
+        found = await asyncio.gather(live.reload(), live.reload(), return_exceptions=True)
+        assert [str(error) for error in found] == ["the bundle is damaged."] * 2
+        assert live.current is before
+        opener.error = None
+        assert (await live.reload()) is live.current is not before
 
 
-def test_refused_reload_is_told_to_each_that_waits_and_the_next_one_succeeds(settings):
-    async def test():
-        async with warm(opener := Opener(settings)) as live:
-            before, opener.error = live.current, BundleError("the bundle is damaged")
-            found = await asyncio.gather(live.reload(), live.reload(), return_exceptions=True)
-            assert [str(error) for error in found] == ["the bundle is damaged."] * 2
-            assert live.current is before
-            opener.error = None
-            assert (await live.reload()) is live.current is not before
-
-    run(test())
-
-
-def test_close_ends_a_reload_in_progress_and_the_one_that_waits(settings):
-    async def test():
-        async with warm(opener := Opener(settings)) as live:
-            opener.hold = True
-            running = live.request_reload()
-            await until(lambda: len(opener.networks) == 2 and opener.networks[1]().entered.is_set())
-            waiting = live.request_reload()
-            await live.close()
-            assert running.cancelled()
-            assert waiting.cancelled()
-            opener.networks[1]().free.set()
-
-    run(test())
+@in_event_loop
+async def test_close_ends_a_reload_in_progress_and_the_one_that_waits(settings):
+    async with warm(opener := Opener(settings)) as live:
+        opener.hold = True
+        running = live.request_reload()
+        await until(lambda: len(opener.networks) == 2 and opener.networks[1]().entered.is_set())
+        waiting = live.request_reload()
+        await live.close()
+        assert running.cancelled()
+        assert waiting.cancelled()
+        opener.networks[1]().free.set()
 
 
 @pytest.fixture
@@ -113,41 +103,35 @@ def no_collector():
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_replaced_network_is_freed_without_the_garbage_collector(settings):
-    async def test():
-        async with warm(opener := Opener(settings)) as live:
-            for _ in range(3):
-                await live.reload()
-            await until(lambda: opener.num_alive == 1)
-
-    run(test())
+@in_event_loop
+async def test_replaced_network_is_freed_without_the_garbage_collector(settings):
+    async with warm(opener := Opener(settings)) as live:
+        for _ in range(3):
+            await live.reload()
+        await until(lambda: opener.num_alive == 1)
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_network_of_a_refused_reload_is_freed_without_the_garbage_collector(settings):
-    async def test():
-        async with warm(opener := Opener(settings)) as live:
-            opener.fails = True
-            before = live.current
-            await asyncio.wait([live.request_reload()])  # a caught exception would hold the network in its traceback
-            assert live.current is before
-            assert len(opener.networks) == 2
-            await until(lambda: opener.num_alive == 1)
-
-    run(test())
+@in_event_loop
+async def test_network_of_a_refused_reload_is_freed_without_the_garbage_collector(settings):
+    async with warm(opener := Opener(settings)) as live:
+        opener.fails = True
+        before = live.current
+        await asyncio.wait([live.request_reload()])  # a caught exception would hold the network in its traceback
+        assert live.current is before
+        assert len(opener.networks) == 2
+        await until(lambda: opener.num_alive == 1)
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_replaced_network_is_freed_when_its_last_request_has_ended(settings):
-    async def test():
-        async with warm(opener := Opener(settings)) as live:
-            with live.current.in_use():
-                await live.reload()
-                await asyncio.sleep(0.05)
-                assert opener.num_alive == 2
-            await until(lambda: opener.num_alive == 1)
-
-    run(test())
+@in_event_loop
+async def test_replaced_network_is_freed_when_its_last_request_has_ended(settings):
+    async with warm(opener := Opener(settings)) as live:
+        with live.current.in_use():
+            await live.reload()
+            await asyncio.sleep(0.05)
+            assert opener.num_alive == 2
+        await until(lambda: opener.num_alive == 1)
 
 
 # ---- the golden picture
@@ -162,61 +146,45 @@ def golden_of_a_rose(settings, tmp_path):
     return replace(settings, bundle=seal_tiny_bundle(tmp_path / "golden", tmp_path, golden=golden).folder)
 
 
-def test_network_with_other_features_than_the_tables_does_not_start(settings, tmp_path):
+@in_event_loop
+async def test_network_with_other_features_than_the_tables_does_not_start(settings, tmp_path):
     network = FakeNetwork()
     network.num_features = 4
     sealed = seal_tiny_bundle(tmp_path / "calibrated", tmp_path, calibration=tables())
-
-    async def test():
-        loaded = open_bundle(replace(settings, bundle=sealed.folder), Metrics(), network)
-        try:
-            await loaded.warm_up(InProcessDecoder())
-        finally:
-            loaded.scheduler.close()
-
+    loaded = open_bundle(replace(settings, bundle=sealed.folder), Metrics(), network)
     with pytest.raises(BundleError, match="the calibration tables do not fit the network"):
-        run(test())
+        await loaded.warm_up(InProcessDecoder())
+    loaded.scheduler.close()
 
 
-def test_network_with_another_answer_to_the_golden_picture_does_not_start(golden_of_a_rose):
-    async def test():
-        opener = Opener(golden_of_a_rose)
-        live = LiveBundle(opener(), opener, InProcessDecoder(), opener.metrics)
+@in_event_loop
+async def test_network_with_another_answer_to_the_golden_picture_does_not_start(golden_of_a_rose):
+    opener = Opener(golden_of_a_rose)
+    live = LiveBundle(opener(), opener, InProcessDecoder(), opener.metrics)
+    with pytest.raises(BundleError, match="recorded answer to the golden picture"):
+        await live.warm_up()
+    assert not live.is_warm
+    await live.close()
+
+
+@in_event_loop
+async def test_reload_to_a_network_with_another_answer_to_the_golden_picture_is_refused(settings, golden_of_a_rose):
+    async with warm(opener := Opener(settings)) as live:
+        before, opener.settings = live.current, golden_of_a_rose
         with pytest.raises(BundleError, match="recorded answer to the golden picture"):
-            await live.warm_up()
-        assert not live.is_warm
-        await live.close()
-
-    run(test())
-
-
-def test_reload_to_a_network_with_another_answer_to_the_golden_picture_is_refused(settings, golden_of_a_rose):
-    async def test():
-        async with warm(opener := Opener(settings)) as live:
-            before, opener.settings = live.current, golden_of_a_rose
-            with pytest.raises(BundleError, match="recorded answer to the golden picture"):
-                await live.reload()
-            assert live.current is before
-
-    run(test())
+            await live.reload()
+        assert live.current is before
 
 
 @pytest.mark.parametrize("wrong", [None, "throughput", "latency"])
-def test_every_session_must_give_the_recorded_answer_to_the_golden_picture(golden_of_a_rose, wrong):
+@in_event_loop
+async def test_every_session_must_give_the_recorded_answer_to_the_golden_picture(golden_of_a_rose, wrong):
     networks = {"throughput": FakeNetwork(), "latency": FakeNetwork()}
     for mode, network in networks.items():
         network.logit = 0.0 if mode == wrong else ROSE
-
-    async def test():
-        bundle, policy = load_bundle(golden_of_a_rose.bundle), cpu_policy(2)
-        loaded = LoadedBundle(bundle, "fp32", networks, policy, Metrics(), taxa_lists=read_taxa_lists(None))
-        try:
-            await loaded.warm_up(InProcessDecoder())
-        finally:
-            loaded.scheduler.close()
-
-    if wrong is None:
-        run(test())
-    else:
-        with pytest.raises(BundleError, match="recorded answer to the golden picture"):
-            run(test())
+    bundle, policy = load_bundle(golden_of_a_rose.bundle), cpu_policy(2)
+    loaded = LoadedBundle(bundle, "fp32", networks, policy, Metrics(), taxa_lists=read_taxa_lists(None))
+    refused = pytest.raises(BundleError, match="recorded answer to the golden picture")
+    with nullcontext() if wrong is None else refused:
+        await loaded.warm_up(InProcessDecoder())
+    loaded.scheduler.close()

@@ -1,6 +1,7 @@
 """A tiny bundle, drawn pictures, form bodies, and a check of problem documents."""
 
 import asyncio
+import functools
 import io
 import threading
 
@@ -295,3 +296,13 @@ def form(*parts):
 def images(*pictures):
     """The pictures as `files` of an httpx request."""
     return [("image", (f"{number}.jpg", data, "image/jpeg")) for number, data in enumerate(pictures)]
+
+
+def in_event_loop(test):
+    """Makes a test of a coroutine, which may take a minute."""
+
+    @functools.wraps(test)
+    def run(*args, **kwargs):
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
+
+    return run
