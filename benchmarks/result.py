@@ -39,7 +39,7 @@ def command_line() -> str:
     """The command that started this program; of absolute paths, which mean nothing elsewhere, only the last part."""
     program = Path(sys.argv[0]).resolve()
     shown = program.relative_to(ROOT) if program.is_relative_to(ROOT) else program.name
-    words = [re.sub(r"(^|=)[~/].*/", r"\1", word) for word in sys.argv[1:]]
+    words = [re.sub(r"(^|=)[~/](?:.*/)?([^/]+)/*$", r"\1\2", word) for word in sys.argv[1:]]
     return shlex.join(["python", str(shown), *words])
 
 

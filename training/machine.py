@@ -86,7 +86,9 @@ def current_commit() -> str:
 
     A copy without .git has what the variable GIT_COMMIT says, or "unknown".
     """
-    root = Path(__file__).parents[1]
+    root, told = Path(__file__).parents[1], os.environ.get("GIT_COMMIT", "unknown")
+    if not (root / ".git").exists():  # git would look for it in the folders above
+        return told
     try:
         commit = subprocess.run(
             ["git", "describe", "--always", "--abbrev=40", "--dirty=+"],
@@ -96,7 +98,7 @@ def current_commit() -> str:
             check=True,
         )
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("GIT_COMMIT", "unknown")
+        return told
     return commit.stdout.strip()
 
 

@@ -3,7 +3,7 @@
 # the speed of our training loop and of timm's, and a profile of training steps beside the forecasts. Failed tests do not
 # stop the rest; the script then ends with 1.
 source "$(dirname "$0")/bootstrap.sh"
-keep . 'tests/gpu.xml' 'tests/gpu.txt' 'tests/torchrun.txt' 'train_speed.json' 'step_profile.json'
+keep . 'tests/gpu.xml' 'tests/gpu.txt' 'tests/torchrun.txt' 'loops.json' 'step_profile.json'
 
 # Results name the card and its driver, which NVML tells them.
 found='import sys, timm, torch
@@ -44,8 +44,9 @@ step torchrun bash -o pipefail -c 'rm -rf "$2"; "${@:3}" 2>&1 | tee "$1"' -- "$W
     "$WORK/torchrun" "$PYTHON" -m torch.distributed.run --standalone --nproc-per-node 1 -- training/train.py debug \
     --data "$WORK/torchrun-data" --run "$WORK/torchrun" --device "$device" --epochs 4 --validate-every-epochs 2
 step loops "$PYTHON" benchmarks/train_speed.py --device "$device" --arms ours timm "${loops[@]}" \
-    --out "$WORK/train_speed.json"
+    --out "$WORK/loops.json"
 drawn first "${pictures[@]}"
+if [[ ! -e $WORK/done/step-profile ]] && (($(left) < 120)); then pause step-profile; fi
 step step-profile "$PYTHON" benchmarks/gpu/step_profile.py --device "$device" --data "$WORK/first-packed" "${profile[@]}" \
     --seconds "$(($(left) - 45))" --out "$WORK/step_profile.json"
 if [[ -e $WORK/tests/failed ]]; then

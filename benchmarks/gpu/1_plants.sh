@@ -5,8 +5,9 @@
 # DATA       shards of data_plants (default data/plants-packed). Make them before, since a GPU does not help:
 #                training/prepare.py sources data_plants --root PHOTOGRAPHS --out data/plants
 #                training/prepare.py pack data/plants --out data/plants-packed --short-side-px 224 --shard-mb 40
-# NEGATIVES  folder of the other things (default data/other_things)
-# IMAGENET   EfficientNetV2-B0 with ImageNet weights, safetensors (default data/tf_efficientnetv2_b0.safetensors)
+# NEGATIVES  folder with some hundred photographs of animals, tools and other things (default data/other_things)
+# IMAGENET   weights of timm's tf_efficientnetv2_b0 from ImageNet, safetensors under timm's names (default
+#            data/tf_efficientnetv2_b0.safetensors)
 # EPOCHS     default 16, as in the recipe
 # FLAGS      further flags of train.py, such as: --picture-px 260 --serve-px 300
 #
@@ -21,12 +22,14 @@ if [[ $TINY == 1 ]]; then
     epochs=2 imagenet=none
     flags=(--architecture test_efficientnet --batch-size 16 --workers 0 --progressive 0 32 1 48 --picture-px 48)
     flags+=(--serve-px 48)
+    forecast=none
 else
     flags=(--workers "$(nproc)" --amp bf16)
+    forecast=plants
 fi
-for needed in "$data" "$negatives"; do
-    if [[ ! -d $needed ]]; then
-        echo "error: there is no folder $needed: the head of this script says how to make it" >&2
+for needed in "$data" "$negatives" "$imagenet"; do
+    if [[ ! -e $needed && $needed != none ]]; then
+        echo "error: $needed is not there: the head of this script says what it is" >&2
         exit 1
     fi
 done
@@ -35,7 +38,7 @@ flags+=(--epochs "$epochs" ${FLAGS:-})
 run=$WORK/plants bundle=$WORK/plants-bundle
 step plants-trained "$PYTHON" training/train.py plants --data "$data" --run "$run" --auto-resume \
     --weights "$imagenet" --negatives "$negatives" "${flags[@]}"
-step plants-speed "$PYTHON" benchmarks/gpu/epoch_time.py "$run" --forecast plants --out "$WORK/plants-speed.json"
+step plants-speed "$PYTHON" benchmarks/gpu/epoch_time.py "$run" --forecast "$forecast" --out "$WORK/plants-speed.json"
 # shellcheck disable=SC2016 # the inner shell expands them
 step plants-exported bash -c 'rm -rf "$0" && exec "$@"' "$bundle" "$PYTHON" training/export.py \
     --checkpoint "$run/best.pt" --data "$data" --out "$bundle" --negatives "$negatives" \

@@ -8,11 +8,13 @@ if [[ $TINY == 1 ]]; then
     drawn epoch-time-data 48 8 0.1 12
     flags=(--architecture test_efficientnet --batch-size 16 --workers 0 --amp off --compile off)
     flags+=(--picture-px 32 --progressive --serve-px 32 --epochs 3)
+    forecast=none
 else
     drawn epoch-time-data 420 3 0.34 5337
     flags=(--workers "$(nproc)" --picture-px 320 --progressive --epochs 1000 --max-seconds 300)
     flags+=(--validate-every-epochs 1000)
+    forecast="full width"
 fi
 step epoch-time-trained "$PYTHON" training/train.py b4_5337_scratch --data "$WORK/epoch-time-data-packed" \
     --run "$WORK/epoch-time" --auto-resume "${flags[@]}"
-step epoch-time "$PYTHON" benchmarks/gpu/epoch_time.py "$WORK/epoch-time" --forecast "full width" --out "$WORK/epoch-time.json"
+step epoch-time "$PYTHON" benchmarks/gpu/epoch_time.py "$WORK/epoch-time" --forecast "$forecast" --out "$WORK/epoch-time.json"
