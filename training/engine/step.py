@@ -201,13 +201,10 @@ class Engine:
         return self._normalize(on_device).contiguous(memory_format=self._memory_format)
 
     def scores(self, pixels: Tensor) -> Tensor:
-        """Scores by the network that is validated, in float32, of uint8 pictures; modes do not change."""
-        model = self.scoring_model
-        was_training = model.training
-        model.eval()
+        """Scores of uint8 pictures in float32, by the network that is validated; call `train_mode` afterwards."""
+        model = self.scoring_model.eval()
         with torch.inference_mode(), self.precision():
             scores: Tensor = model(self.normalized(pixels)).float()
-        model.train(was_training)
         return scores
 
     def precision(self) -> AbstractContextManager[Any]:

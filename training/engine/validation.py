@@ -78,19 +78,20 @@ def reestimate(network: nn.Module, batches: Iterable[Tensor]) -> None:
     Norms that are not run keep theirs; modes do not change. `batches` are inputs of shape (B, 3, height, width), on the
     network's device.
     """
-    moments: dict[nn.Module, list[tuple[int, Tensor, Tensor]]] = {}  # count, mean and variance by channel of each batch
+    moments: dict[nn.Module, Tensor | float] = {}  # count, sum and sum of squares of the inputs, by channel: (3, C)
     modes = {module: module.training for module in network.modules()}
 
     def collect(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
         x = inputs[0]
         var_C, mean_C = torch.var_mean(x.float(), dim=[dim for dim in range(x.ndim) if dim != 1], correction=0)
-        # Double, since squares of large means are subtracted.
-        moments[norm].append((x.numel() // x.shape[1], mean_C.double(), var_C.double()))
+        mean_C = mean_C.double()  # since squares of large means are subtracted
+        of_batch = torch.stack([torch.ones_like(mean_C), mean_C, var_C.double() + mean_C.square()])
+        moments[norm] += of_batch * (x.numel() // x.shape[1])
 
     with ExitStack() as undo:
         for norm in batch_norms(network):
             if norm.track_running_stats:
-                moments[norm] = []
+                moments[norm] = 0.0
                 undo.callback(norm.register_forward_pre_hook(collect).remove)
                 undo.callback(setattr, norm, "track_running_stats", True)
                 norm.track_running_stats = False  # keeps the running statistics unchanged
@@ -101,11 +102,11 @@ def reestimate(network: nn.Module, batches: Iterable[Tensor]) -> None:
             network(pixels)
     for norm in batch_norms(network):
         found = moments.get(norm)
-        if not found or norm.running_mean is None or norm.running_var is None:
+        if not isinstance(found, Tensor) or norm.running_mean is None or norm.running_var is None:
             continue
-        total = sum(count for count, _, _ in found)
-        mean_C = torch.stack([count * mean_C for count, mean_C, _ in found]).sum(dim=0) / total
-        square_C = torch.stack([count * (var_C + mean_C.square()) for count, mean_C, var_C in found]).sum(dim=0) / total
+        total_C, sum_C, square_C = found
+        mean_C = sum_C / total_C
         norm.running_mean.copy_(mean_C)
         # The variance is unbiased, as BatchNorm's.
-        norm.running_var.copy_((square_C - mean_C.square()).clamp(min=0) * total / max(total - 1, 1))
+        var_C = (square_C / total_C - mean_C.square()).clamp(min=0)
+        norm.running_var.copy_(var_C * total_C / (total_C - 1).clamp(min=1))

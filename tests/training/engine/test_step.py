@@ -260,6 +260,17 @@ def test_a_dry_run_changes_nothing():
     assert engine.read().losses == []
 
 
+@pytest.mark.parametrize("flags", [(), ("--ema-decay", 0.9)])
+def test_scoring_drops_nothing_and_changes_neither_weights_nor_statistics(flags):
+    engine = make_engine("--dropout", 0.9, *flags, frozen=False)
+    engine.train_mode()
+    before, modes = weights(engine.network), [module.training for module in engine.network.modules()]
+    assert torch.equal(engine.scores(batch()[0]), engine.scores(batch()[0]))
+    assert are_equal(before, engine.network)
+    engine.train_mode()
+    assert [module.training for module in engine.network.modules()] == modes
+
+
 def test_a_loaded_engine_takes_the_same_next_step():
     flags = ("--ema-decay", 0.9)
     saved = make_engine(*flags, frozen=False)
