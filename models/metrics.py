@@ -18,7 +18,7 @@ _Z_95: Final = 1.959963984540054  # two-sided 95 % quantile of the normal distri
 
 
 class Share(msgspec.Struct, frozen=True):
-    """A share in [0, 1] with its number of pictures and its 95 % interval."""
+    """A share in [0, 1], or a difference of shares in [-1, 1], with its number of pictures and its 95 % interval."""
 
     value: float
     num_pictures: int

@@ -260,8 +260,10 @@ def propose(
 
     An optimizer step averages at least as many pictures as in the recipe: smaller batches are accumulated. The rates
     follow the square-root rule for Adam (Malladi et al. 2022): the noise of a gradient falls with the square root of
-    the batch size, and the length of an AdamW step hardly depends on the length of the gradient.
-    The recipe's rates are taken to be right for its own pictures per step. Its loader processes load `loaded_per_s`.
+    the batch size, and the length of an AdamW step hardly depends on the length of the gradient. The recipe's rates are
+    taken to be right for its own pictures per step.
+
+    `loaded_per_s` is how many pictures a second the recipe's loader processes load.
     """
     setting, speed, cores, schedule = chosen.setting, chosen.pictures_per_s, cores_available(), recipe.schedule
     wanted = schedule.batch_size * schedule.accumulate

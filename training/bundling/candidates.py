@@ -134,7 +134,7 @@ def _lost(fp32: EvaluatedNetwork, other: EvaluatedNetwork, sets: PictureSets) ->
 def _candidate(
     path: Path, evaluated: EvaluatedNetwork, checks: tuple[Check, ...], *lost: Metric, note: str = ""
 ) -> Candidate:
-    """The file at a path with what was fitted to it; the metrics of fp32 stand elsewhere, it has lost nothing."""
+    """The file at a path with what was fitted to it; without `lost` it is fp32, whose metrics the record has."""
     fitted, place = evaluated.fitted.thresholds, evaluated.fitted.place
     entry = NetworkFile(
         file=path.name,

@@ -166,7 +166,7 @@ class PictureFiles(msgspec.Struct, frozen=True):
 
 
 def run_network(network: Path, batches: Iterable[Pixels], folder: Path | None, *, bf16: bool) -> Outputs:
-    """Runs a network file on every picture alone, of at least one, on all cores; stores its outputs as `StoredRows`.
+    """Runs a network file on each picture alone, on all cores; stores the outputs as `StoredRows`.
 
     `bf16` computes in bfloat16 with OpenVINO, rather than with ONNX Runtime.
     """

@@ -110,7 +110,7 @@ class Outputs(NamedTuple):
 
 
 def store_outputs(batches: Iterable[NetworkOutput], folder: Path | None = None) -> Outputs:
-    """Writes the outputs of a network to disk, batch by batch, of at least one; see `StoredRows`.
+    """Writes the outputs of a network, one batch or more, to disk; see `StoredRows`.
 
     Raises:
         OSError: They could not be written.

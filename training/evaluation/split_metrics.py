@@ -82,7 +82,7 @@ def paired_loss(first_hits_N: Flags, second_hits_N: Flags) -> Share:
     at most 2.5 % of all samples. With the intervals of Newcombe (1998), Agresti and Min (2005) and Bonett and Price
     (2012) this is up to 4 %, with Wald's interval and a continuity correction up to 26 %.
 
-    Hits say for each picture whether a network is right.
+    Each element says whether a network is right about a picture.
     """
     lost, won = int((first_hits_N & ~second_hits_N).sum()), int((second_hits_N & ~first_hits_N).sum())
     total = len(first_hits_N)

@@ -82,7 +82,7 @@ def _results_cache(path: Path) -> Iterator[sqlite3.Connection]:
             value=error,
             remedy="free disk space, or end the other program that uses it, and run again: it continues from there",
         ) from error
-    except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
+    except (sqlite3.DatabaseError, ValueError) as error:
         raise DataError(
             f"the results cache {path} is damaged or was written by another version",
             value=error,

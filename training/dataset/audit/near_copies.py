@@ -62,10 +62,10 @@ def near_groups(hashes: _Hashes, max_bits: int, names: Codes | None = None) -> N
     """Groups pictures whose perceptual hashes are near one another.
 
     Pictures with equal hashes always share a group. Different hashes that are connected by steps of at most `max_bits`
-    form one group if every two of them are that near, and if they have at most 50 pictures. Otherwise the
-    chain is cut: the hash with the most pictures near it leads a group of the nearest, up to 50; then the next
-    of the remaining ones. A chain of more than 2,048 different hashes is first split with `max_bits` - 1, recursively.
-    The result does not depend on the order of the pictures.
+    form one group if every two of them are that near, and if they have at most `_MOST_PICTURES`. Otherwise the chain is
+    cut: the hash with the most pictures near it leads a group of the nearest, up to that number; then the next of the
+    remaining ones. A chain of more than 2,048 different hashes is first split with `max_bits` - 1, recursively. The
+    result does not depend on the order of the pictures.
 
     With `names` (numbers from 0), all this holds for the pictures of each name, and no group has two names. Hashes and
     names have the shape (pictures,).

@@ -93,7 +93,8 @@ def _damaged_tars(manifest: Manifest) -> list[str]:
     table = manifest.table.select(["shard", "offset", "length"]).append_column("row", pa.array(range(len(manifest))))
     grouped = table.group_by("shard").aggregate([("row", "min"), ("offset", "list"), ("length", "list")])
     damaged = []
-    for shard in grouped.to_pylist():
+    for batch in grouped.to_batches(max_chunksize=1):  # one at a time: millions of Python integers take much memory
+        (shard,) = batch.to_pylist()
         place = manifest.place(shard["row_min"])
         expected = dict(zip(shard["offset_list"], shard["length_list"], strict=True))
         if not place.whole and "://" not in place.file and _members(Path(place.file)) != expected:
