@@ -30,8 +30,10 @@ PARQUET_TABLE: Final = "results.parquet"
 _PARTS: Final = "parts"
 _PART_NAME: Final = re.compile(r"part-(?P<number>[0-9]{6,})-(?P<run>[0-9a-f]{8})\.parquet")
 _COMPRESSION: Final = "zstd"
+_FORMAT: Final = 2  # of the files of a run; rises when former ones can no longer be read
 _ROWS_AT_ONCE: Final = 1000
 _SECONDS_A_DAY: Final = 86_400
+_REMEDY: Final = "choose another --out, or remove the results"
 
 
 # ---- run.json
@@ -55,6 +57,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     machine: Mapping[str, Any]
     run_id: str
     """Another one for each run that starts anew; in the names of its files."""
+    format: int = 1
     is_complete: bool = False
     """Whether every plant has a row."""
     num_plans: int = 0
@@ -69,7 +72,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 def new_record(bundle: BundleName, options: Mapping[str, Any]) -> RunRecord:
     """Returns the record of a run that starts."""
     machine = {"system": platform.platform(), "num_cores": available_cores()}
-    return RunRecord(bundle, options, machine, uuid.uuid4().hex[:8])
+    return RunRecord(bundle, options, machine, uuid.uuid4().hex[:8], _FORMAT)
 
 
 def bundle_name(folder: Path) -> BundleName:
@@ -87,15 +90,21 @@ def read_record(output: Output) -> RunRecord | None:
     """Reads the record of a former run; None if there was none.
 
     Raises:
-        InputError: The file is not such a record.
+        InputError: The file is not such a record, or another version of botanify wrote it.
     """
     content = output.read(RECORD_FILE)
     try:
-        return None if content is None else msgspec.json.decode(content, type=RunRecord)
+        record = None if content is None else msgspec.json.decode(content, type=RunRecord)
     except msgspec.DecodeError as error:
+        raise InputError(f"{RECORD_FILE} cannot be read", value=error, remedy=_REMEDY) from error
+    if record is not None and record.format != _FORMAT:
         raise InputError(
-            f"{RECORD_FILE} cannot be read", value=error, remedy="choose another --out, or remove the results"
-        ) from error
+            "another version of botanify began the run in this place",
+            value=f"format {record.format}",
+            limit=f"format {_FORMAT}",
+            remedy=_REMEDY,
+        )
+    return record
 
 
 def start_record(output: Output, new: RunRecord) -> RunRecord:
@@ -134,7 +143,7 @@ def require_same(old: RunRecord, new: RunRecord) -> None:
             "the results of another run are in this place",
             value=f"changed: {', '.join(changed)}",
             limit="a run continues with the same bundle and the same options",
-            remedy="choose another --out, or remove the results",
+            remedy=_REMEDY,
         )
 
 

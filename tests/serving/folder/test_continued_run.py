@@ -135,6 +135,19 @@ def test_other_options_and_bundles_cannot_continue(photographs, out, bundle_fold
     assert "name_3" not in next(iter(rows_of(out).values()))
 
 
+def test_a_run_that_an_older_version_began_is_refused_and_left_as_it_is(photographs, out, bundle_folder):
+    identify(photographs, out, bundle_folder)
+    record = json.loads((out / "run.json").read_bytes())
+    del record["format"]
+    (out / "run.json").write_text(json.dumps(record))
+    (plan,) = out.glob("plans/*")
+    plan.rename(plan.with_name(plan.name.replace(".json.gz", ".parquet")))
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    with pytest.raises(InputError, match=r"another version .*got format 1; expected format 2.*another --out"):
+        identify(photographs, out, bundle_folder)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
 def test_a_run_whose_place_another_one_took_writes_no_table(photographs, out, bundle_folder, monkeypatch):
     write = PartFiles.write
 
