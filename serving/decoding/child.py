@@ -5,6 +5,7 @@ A child holds no secrets, has limits of memory and time, and exits when the serv
 
 import ctypes
 import math
+import os
 import resource
 import signal
 import socket
@@ -45,8 +46,11 @@ _TRIM_BYTES: Final = 48_000_000  # a 12 MP photograph takes 25 to 40 MB, and dec
 
 def main() -> None:
     """Decodes until standard input closes. Arguments: descriptor of the shared area, bytes and seconds per picture."""
-    lower_priority()
     descriptor, child_bytes, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    # uvloop passes on all that the service can inherit: it ignores `close_fds`.
+    os.closerange(3, descriptor)
+    os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
+    lower_priority()
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to children too; the service handles them
         signal.signal(number, signal.SIG_IGN)
     pillow_heif.options.DECODE_THREADS = AvifImagePlugin.DEFAULT_MAX_THREADS = 1

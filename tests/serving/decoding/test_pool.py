@@ -110,6 +110,27 @@ def test_asyncio_and_uvloop_are_supported(run):
     assert [state(pid) for pid in pids] == [None]
 
 
+def above_stderr(pid):
+    """Returns what the descriptors of a process stand for, but for the standard streams."""
+    return {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if int(link.name) > 2}
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_child_has_no_descriptor_of_the_service_but_its_area(run, tmp_path):
+    async def test():
+        running = RunningPool(1)
+        await running.pool.start()
+        (pid,) = running.pids()
+        targets = above_stderr(pid)
+        await running.pool.close()
+        return targets
+
+    with (tmp_path / "secret").open("w") as secret:
+        os.set_inheritable(secret.fileno(), True)
+        targets = run(test())
+    assert len(targets) == 1, targets  # the mapping of the area has a descriptor of its own
+
+
 def test_closed_pool_has_no_processes_and_refuses_pictures():
     with RunningPool(2) as running:
         pids = running.pids()
