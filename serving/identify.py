@@ -346,10 +346,10 @@ async def _recent(answered: Answered, client: Client) -> RecentAnswer:
     draft = Correction(
         correction_id=secrets.token_hex(16),
         person=client.name,
-        model=f"{record.name} {record.version}"[:200],
+        model=f"{record.name} {record.version}"[:200],  # as much as a column of the store holds
         label_hash=record.label_hash,
         verdict_rank=answered.plant.verdict.rank,
-        predicted=best[0][0],
+        predicted=best[0][0][:200],  # `predictions` has it whole
         score=best[0][1],
         predictions=msgspec.json.encode(best).decode(),
     )

@@ -269,11 +269,12 @@ def _require_short(row: Mapping[str, Any]) -> None:
     for column, value in row.items():
         limit = getattr(corrections.c[column].type, "length", None)
         if limit and len(value or "") > limit:
+            instead = "; any plant can be named as `other`" if column in {"taxon_id", "name"} else ""
             raise BadParameter(
                 f"the store of corrections cannot hold the text of `{column}`",
                 value=f"{len(value)} characters",
                 limit=f"at most {limit}",
-                remedy="send a shorter one; any plant can be named as `other`",
+                remedy=f"give a shorter one{instead}",
             )
 
 

@@ -141,9 +141,21 @@ def test_a_name_that_is_too_long_for_postgresql_is_refused_with_sqlite_too(setti
         problem = assert_problem(correct(client, ask(client), taxon="rosa-canina"), 422, "bad_parameter")
         assert "201 characters" in problem["detail"]
         assert "at most 200" in problem["detail"]
+        assert "`other`" in problem["detail"]
         assert correct(client, ask(client), other="a wild rose").status_code == 200
-    with Store(folder) as store, pytest.raises(InputError, match="at most 200"):
+    with Store(folder) as store, pytest.raises(InputError, match=r"at most 200\): give a shorter one\.$"):
         store.review([each.correction_id for each in store.all()], "r" * 201, accepted=True)
+
+
+def test_an_answer_whose_own_texts_are_too_long_can_be_corrected(settings, folder, tmp_path, monkeypatch):
+    taxa, outputs = list(TAXA), list(TAXONOMY.outputs)
+    taxa[0], outputs[0] = (replace(each[0], taxon_id="r" * 201) for each in (taxa, outputs))
+    monkeypatch.setattr("tests.serving.tiny.TAXONOMY", replace(TAXONOMY, taxa=tuple(taxa), outputs=tuple(outputs)))
+    with running(settings, folder, bundle=seal_tiny_bundle(tmp_path / "long", tmp_path).folder) as client:
+        assert correct(client, ask(client), taxon="crocus").status_code == 200
+    (found,) = kept(folder)
+    assert found.predicted == "r" * 200
+    assert "r" * 201 in found.predictions
 
 
 def test_only_pictures_that_were_identified_are_kept(client, folder):
