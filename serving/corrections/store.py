@@ -16,6 +16,8 @@ from typing import Any, Final, Self
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import (
     URL,
@@ -313,12 +315,14 @@ def _open(address: URL) -> Engine:
 
 def _migrate(connection: Connection) -> None:
     """Brings the tables to the schema of this version; another service that starts at the same time waits."""
-    is_postgresql = connection.dialect.name == "postgresql"
-    connection.execute(text("SELECT pg_advisory_xact_lock(7110427)" if is_postgresql else "BEGIN IMMEDIATE"))
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    newest = ScriptDirectory.from_config(config).get_current_head()
+    if MigrationContext.configure(connection).get_current_revision() != newest:  # else no lock: who reads never waits
+        is_postgresql = connection.dialect.name == "postgresql"
+        connection.execute(text("SELECT pg_advisory_xact_lock(7110427)" if is_postgresql else "BEGIN IMMEDIATE"))
+        command.upgrade(config, "head")  # looks again
 
 
 @contextmanager

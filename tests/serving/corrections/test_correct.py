@@ -212,6 +212,15 @@ def test_a_locked_database_and_a_broken_disk_cost_no_answer(hasty_client, folder
     assert correct(client, request_id, ROSE, taxon="crocus").status_code == 200
 
 
+def test_who_only_reads_does_not_wait_for_a_writer(folder, monkeypatch):
+    Store(folder).close()
+    monkeypatch.setattr("serving.corrections.store._LOCK_S", 0.1)
+    with sqlite3.connect(folder / DATABASE_FILE, isolation_level=None) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        assert kept(folder) == []
+        writer.execute("ROLLBACK")
+
+
 def test_what_is_too_old_goes_at_the_next_start(settings, folder):
     with running(settings, folder) as client:
         correct(client, ask(client), ROSE, taxon="crocus")
