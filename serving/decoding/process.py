@@ -192,7 +192,10 @@ class ChildProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the child accepts commands; a suspended one does until a `ping`."""
+        """Whether the child accepts commands.
+
+        A suspended one, and one that closed its socket after half a line, count as alive until the next `ping`.
+        """
         is_connected = not self._commands.is_closing() and not self._replies.at_eof()
         return is_connected and self._process.returncode is None
 
