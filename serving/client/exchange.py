@@ -32,19 +32,19 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     k: int = 5
     """Number of taxa, genera and families, from 1 to 50."""
     coverage: float | None = None
-    """How often the candidate set shall hold the right taxon; None for no candidate set."""
+    """Asks for a candidate set that holds the right taxon so often, such as 0.9."""
     coverage_kind: CoverageKind = "marginal"
-    """Whether that holds for the mean plant or for the mean taxon."""
+    """Whether that holds for the mean plant (marginal) or for the mean taxon (macro)."""
     taxa: Sequence[str] = ()
-    """Name or names of the taxa that can be the answer, also list:NAME; none for all."""
+    """Name or names of the taxa that can be the answer, or list:NAME; by default all."""
     lang: str = ""
-    """Language of the common names, such as "de"; empty for those that the model gives by default."""
+    """Language of the common names, such as de; by default they are those of the model."""
     latitude: float | None = None
-    """Where the plant grows, degrees north; with `longitude`. It counts if the model knows places."""
+    """Where the plant grows, degrees north, together with the longitude. It counts if the model knows places."""
     longitude: float | None = None
     """Degrees east."""
     date: str = ""
-    """Day of the photograph, such as "2026-05-31"; counts with a place."""
+    """Day of the photograph, such as 2026-05-31; counts with a place."""
 
     def parameters(self) -> list[tuple[str, str]]:
         """The query."""
