@@ -32,7 +32,7 @@ HeaderPairs = Iterable[tuple[bytes, bytes]]
 REVALIDATE: Final = "no-cache"
 """Cache-Control of what may be kept but is asked for again: an upgrade or a reload changes it."""
 _DO_NOT_KEEP: Final = b"no-store"  # Cache-Control of everything else: answers, errors, health, metrics
-# Of a request: printable ASCII that is one part of an address, where corrections have it.
+# Printable ASCII. A request id is a part of the address of its correction: no slash, and not . or ..
 _VALID_ID: Final = re.compile(rb"(?!\.\.?$)[\x21-\x2e\x30-\x7e]{1,128}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
 _CONTENT_POLICY: Final = (
