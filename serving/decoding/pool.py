@@ -39,9 +39,8 @@ class ByteBudget:
     def __init__(self, num_bytes: int, gauge: Gauge) -> None:
         self._num_bytes, self._gauge = num_bytes, gauge
         self._granted = 0
-        self._turn = (
-            asyncio.Lock()
-        )  # first come, first served: otherwise small requests could delay a large one forever
+        # First come, first served: otherwise small requests could delay a large one forever.
+        self._turn = asyncio.Lock()
         self._returned = asyncio.Event()
 
     @asynccontextmanager
