@@ -117,7 +117,7 @@ class _Machines:
         self._ray, self._running = ray, dict[asyncio.Future[list[Row]], tuple[Part, str]]()
         self._needs = task_needs([node["Resources"] for node in ray.nodes() if node["Alive"]], command.provider)
         self._task = ray.remote(**self._needs, max_retries=0)(_write_part)
-        self._opens = ray.put(partial(open_worker, command, bundle, files, int(self._needs["num_cpus"])))
+        self._open_worker = ray.put(partial(open_worker, command, bundle, files, int(self._needs["num_cpus"])))
         self._run_id = files.run_id
         self._places: dict[str, int] = {}
         self._avoided_until: dict[str, float] = {}
@@ -159,7 +159,7 @@ class _Machines:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         there = NodeAffinitySchedulingStrategy(machine, soft=False)
-        task = self._task.options(scheduling_strategy=there).remote(self._run_id, self._opens, part)
+        task = self._task.options(scheduling_strategy=there).remote(self._run_id, self._open_worker, part)
         return asyncio.wrap_future(task.future())
 
     def _look(self) -> None:
@@ -248,10 +248,11 @@ def _result(future: "asyncio.Future[list[Row]]") -> list[Row] | None:
 class _Process:
     """Opens the bundle once for all tasks of a process. Its event loop runs between them too, for the decoder."""
 
-    def __init__(self, opens: Callable[[], AbstractAsyncContextManager[Worker]]) -> None:
+    def __init__(self, open_worker: Callable[[], AbstractAsyncContextManager[Worker]]) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._context = opens()  # ends with the process
+        # Kept, and never left: without it its generator, and thereby the decoder, would be collected.
+        self._context = open_worker()
         self._worker = self.wait(self._context.__aenter__())
 
     async def write(self, part: Part) -> list[Row]:
@@ -269,8 +270,8 @@ class _Process:
 _processes: Final[dict[str, _Process]] = {}
 
 
-def _write_part(run_id: str, opens: Callable[[], AbstractAsyncContextManager[Worker]], part: Part) -> list[Row]:
+def _write_part(run_id: str, open_worker: Callable[[], AbstractAsyncContextManager[Worker]], part: Part) -> list[Row]:
     """Is the task; Ray keeps its process for the next one."""
     if run_id not in _processes:
-        _processes[run_id] = _Process(opens)
+        _processes[run_id] = _Process(open_worker)
     return _processes[run_id].wait(_processes[run_id].write(part))
