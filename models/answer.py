@@ -132,7 +132,8 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         model: Taxonomy, temperature, thresholds and tables of the network file.
         question: Length of the lists, coverage of the candidate set, and the allowed taxa.
     """
-    logits_BO, allowed_T = np.asarray(logits_BO, dtype=np.float64), question.allowed_T
+    logits_BO = np.asarray(logits_BO, dtype=np.float64)
+    allowed_T = question.allowed_T
     all_BT = _taxon_probabilities(logits_BO, model)
     plant_B, familiar_B = _scores(all_BT, features_BF, model.calibration)
     weight_B = np.full(len(logits_BO), 1 / len(logits_BO))

@@ -31,7 +31,8 @@ def write_darwin_core(output: Output, rows: Iterable[Row], run_id: str) -> int:
 
     `run_id` is in the identifier of each occurrence, which no other run has.
     """
-    today, number = datetime.now(UTC).date().isoformat(), 0
+    today = datetime.now(UTC).date().isoformat()
+    number = 0
     with tempfile.TemporaryFile() as stream:
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("meta.xml", _meta())

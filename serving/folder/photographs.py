@@ -85,7 +85,8 @@ class LocalFolder:
     """
 
     def __init__(self, root: Path, left_out: Path | None = None) -> None:
-        self.root, self._left_out = root, None
+        self.root = root
+        self._left_out: Path | None = None
         if left_out is not None and left_out.resolve().is_relative_to(root.resolve()):
             self._left_out = left_out.resolve().relative_to(root.resolve())
 

@@ -159,7 +159,8 @@ class _FolderRun:
     def _plan(self) -> _State:
         """Plans what is new. A machine that has a share takes the plan as it is: only one of them lists."""
         command, output = self._command, self._output
-        record, plan = read_record(output), Plan()
+        record = read_record(output)
+        plan = Plan()
         if record is not None:
             require_same(record, self._new)
             plan = read_plan(output, record.run_id)

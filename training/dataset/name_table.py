@@ -68,7 +68,8 @@ def with_names(taxonomy: Taxonomy, path: Path) -> tuple[Taxonomy, str]:
     """
     position_of = _finder(taxonomy)
     rows: dict[int, list[_Row]] = {}
-    num_ignored, faults = 0, []
+    num_ignored = 0
+    faults: list[str] = []
     for line, cells in _cells(path):
         index = position_of(cells["taxon"])
         if index is None or (cells["name"] and not cells["language"]):
