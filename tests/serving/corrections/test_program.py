@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from serving.corrections.__main__ import TABLE_FILE, main
-from serving.corrections.desk import Correction
+from serving.corrections.correction import Correction
 from serving.corrections.store import Store
 from tests.serving.tiny import BLUE, GREEN, draw, encode, jpeg
 from training.prepare import Table, prepare
