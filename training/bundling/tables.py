@@ -133,18 +133,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     if head is not None:
         kept_N &= head.accepts(known)
     thresholds = fit_thresholds(found.subset(kept_N).rank_scores, fixed)
-    place = None
-    if data.place is not None:
-        place = fit_place(
-            data.place,
-            plants.outputs.logits,
-            plants.labels,
-            kept_N,
-            taxonomy=data.taxonomy,
-            temperature=temperature,
-            prior_T=data.prior_T,
-            fixed=fixed,
-        )
+    place = _fit_place(data, kept_N, temperature, fixed)
     if data.other_data:
         thresholds = FittedThresholds(*(replace(getattr(thresholds, rank), promise=None) for rank in RANKS))
         if place is not None:
@@ -174,6 +163,23 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         fitted_on=fitted_on,
     )
     return FittedTables(calibration, thresholds, rejection, left_out, place)
+
+
+def _fit_place(data: TableData, kept_N: Flags, temperature: float, fixed: Mapping[Rank, float]) -> FittedPlace | None:
+    """Fits the rule of places on the calibration plants, of which some are kept; None without places."""
+    if data.place is None:
+        return None
+    plants = data.calibration
+    return fit_place(
+        data.place,
+        plants.outputs.logits,
+        plants.labels,
+        kept_N,
+        taxonomy=data.taxonomy,
+        temperature=temperature,
+        prior_T=data.prior_T,
+        fixed=fixed,
+    )
 
 
 def _see(
