@@ -3,9 +3,9 @@
 python benchmarks/tables.py [--check]
 
 A result file in `benchmarks/results/DEVICE` holds its table beside its figures. On a page, the text between
-`<!-- table: NAME -->` and `<!-- end of table -->` shows the table of every device that has a result of that name. With
---check nothing is written: the program fails if a page differs from the results, or if README shows a result that is
-older than the last release in CHANGELOG.md.
+`<!-- table: NAME -->` and `<!-- end of table -->` shows the table of every device that has a result of that name, and the
+commit that was measured. With --check nothing is written: the program fails if a page differs from the results, or if
+README shows a result without naming its commit.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -27,7 +27,7 @@ RESULTS: Final = ROOT / "benchmarks" / "results"
 PAGES: Final = (ROOT / "benchmarks" / "README.md", ROOT / "docs" / "measurements.md")
 _MARKED: Final = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 _RESULT_LINK: Final = re.compile(r"\]\((benchmarks/results/[^)]+\.json)\)")
-_RELEASE: Final = re.compile(r"^## \[\d[^\]]*\] - (\d{4}-\d{2}-\d{2})$", re.MULTILINE)
+_COMMIT_DIGITS: Final = 7
 
 
 def main() -> None:
@@ -45,14 +45,13 @@ def write_pages() -> None:
 
 
 def check_all() -> None:
-    """Compares the pages with the results, and the results that README shows with the last release.
+    """Compares the pages with the results, and the commits that README names with those of the results.
 
     Raises:
-        DataError: A page shows other figures than the results, or README shows figures from before the last release.
+        DataError: A page shows other figures than the results, or README a result without its commit.
     """
     check_pages()
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    require_recent((ROOT / "README.md").read_text(encoding="utf-8"), ROOT, max(_RELEASE.findall(changelog)))
+    require_commits((ROOT / "README.md").read_text(encoding="utf-8"), ROOT)
 
 
 def check_pages() -> None:
@@ -67,21 +66,19 @@ def check_pages() -> None:
             raise DataError(f"{page.relative_to(ROOT)} shows other figures than the results", remedy="run: make tables")
 
 
-def require_recent(readme: str, root: Path, released_on: str) -> None:
-    """Checks that every result that a text links to was measured on the day of the last release or later.
+def require_commits(readme: str, root: Path) -> None:
+    """Checks that each line that links to a result names the commit that was measured.
 
     Raises:
-        DataError: A result is older.
+        DataError: A line names none, or another one.
     """
-    for link in sorted(set(_RESULT_LINK.findall(readme))):
-        measured_on = json.loads((root / link).read_bytes()).get("measured_on", "")
-        if measured_on < released_on:
-            raise DataError(
-                f"README.md shows {link}, which is older than the last release",
-                value=measured_on,
-                limit=f"{released_on} or later",
-                remedy="run: make figures",
-            )
+    for line in readme.splitlines():
+        for link in _RESULT_LINK.findall(line):
+            commit = _commit(_read(root / link))
+            if f"`{commit}`" not in line:
+                raise DataError(
+                    f"README.md shows {link} without the commit that was measured", limit=commit, remedy="name it there"
+                )
 
 
 def with_tables(page: str, folder: Path, results: Path = RESULTS) -> str:
@@ -102,23 +99,28 @@ def with_tables(page: str, folder: Path, results: Path = RESULTS) -> str:
             raise DataError(
                 "a page names a result that does not exist", value=marked["name"], remedy="correct the marker"
             )
-        shown = [f"[Result]({_link(path, folder)}). {_table(path)}\n\n" for path in paths]
-        return "".join([marked[1], *shown, marked[3]])
+        return "".join([marked[1], *(_shown(path, folder) for path in paths), marked[3]])
 
     return _MARKED.sub(filled, page)
 
 
-def _link(path: Path, folder: Path) -> str:
-    return Path(os.path.relpath(path, folder)).as_posix()
+def _shown(path: Path, folder: Path) -> str:
+    result = _read(path)
+    if "markdown" not in result:
+        raise DataError(f"{path} is no result with a table", remedy="measure again, or restore it")
+    link = Path(os.path.relpath(path, folder)).as_posix()
+    return f"[Result]({link}) at commit `{_commit(result)}`. {result['markdown']}\n\n"
 
 
-def _table(path: Path) -> str:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        return str(json.loads(path.read_bytes())["markdown"])
-    except (ValueError, KeyError) as error:
-        raise DataError(
-            f"{path} is no result with a table", value=error, remedy="measure again, or restore it"
-        ) from error
+        return dict(json.loads(path.read_bytes()))
+    except ValueError as error:
+        raise DataError(f"{path} is no result", value=error, remedy="measure again, or restore it") from error
+
+
+def _commit(result: dict[str, Any]) -> str:
+    return str(result["machine"]["git_commit"][:_COMMIT_DIGITS])
 
 
 if __name__ == "__main__":

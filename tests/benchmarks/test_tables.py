@@ -1,12 +1,13 @@
-"""The pages show what the results hold, and README nothing that is older than the last release."""
+"""The pages show what the results hold and the commits that were measured, which are in the history."""
 
 import json
 import re
+import subprocess
 
 import pytest
 
 from benchmarks.result import spread, table
-from benchmarks.tables import PAGES, RESULTS, check_pages, require_recent, with_tables
+from benchmarks.tables import PAGES, RESULTS, check_pages, require_commits, with_tables
 from models.errors import DataError
 
 LOADER = "Before.\n\n<!-- table: loader -->\nanything\n<!-- end of table -->\n\nAfter.\n"
@@ -16,7 +17,7 @@ LOADER = "Before.\n\n<!-- table: loader -->\nanything\n<!-- end of table -->\n\n
 def results(tmp_path):
     for device in ("one", "two/data"):
         (tmp_path / device).mkdir(parents=True)
-        content = {"measured_on": "2026-11-20", "markdown": f"| {device} |"}
+        content = {"machine": {"git_commit": "0123456789"}, "markdown": f"| {device} |"}
         (tmp_path / device / "loader.json").write_text(json.dumps(content))
     return tmp_path
 
@@ -34,7 +35,8 @@ def test_every_result_with_a_table_is_on_the_page_of_all_results():
 
 def test_a_page_shows_the_table_of_every_device_with_a_link_and_is_otherwise_left_alone(results):
     page = with_tables(LOADER, results, results)
-    assert "[Result](one/loader.json). | one |\n\n[Result](two/data/loader.json). | two/data |\n\n<!-- end" in page
+    assert "[Result](one/loader.json) at commit `0123456`. | one |\n\n[Result](two/data/loader.json) at commit" in page
+    assert "| two/data |\n\n<!-- end" in page
     assert (page.splitlines()[0], page.splitlines()[-1]) == ("Before.", "After.")
     assert "anything" not in page
     assert with_tables(page, results, results) == page
@@ -51,23 +53,32 @@ def test_a_result_without_a_table_is_told(results):
         with_tables(LOADER, results, results)
 
 
-@pytest.mark.parametrize(("released_on", "stale"), [("2026-11-20", False), ("2026-11-21", True)])
-def test_a_figure_of_readme_is_not_older_than_the_last_release(released_on, stale, results):
+@pytest.mark.parametrize("named", ["", "at 0123456", "at `0123457`"])
+def test_readme_names_the_commit_of_each_result(named, results):
     (results / "benchmarks").mkdir()
     (results / "one").rename(results / "benchmarks" / "results")
-    readme = "Fast: [measured](benchmarks/results/loader.json)."
-    if stale:
-        with pytest.raises(DataError, match=r"older than the last release \(got 2026-11-20"):
-            require_recent(readme, results, released_on)
-    else:
-        require_recent(readme, results, released_on)
+    readme = "Fast: [measured](benchmarks/results/loader.json) {}.\n\n`0123456` is the commit."
+    require_commits(readme.format("at `0123456`"), results)
+    with pytest.raises(DataError, match="without the commit that was measured"):
+        require_commits(readme.format(named), results)
 
 
-def test_every_result_was_made_on_a_clean_commit():
-    text = {path.relative_to(RESULTS): path.read_text(encoding="utf-8") for path in RESULTS.rglob("*.json")}
-    commits = [(path, commit) for path in text for commit in re.findall(r'"git_commit":\s*"([^"]*)"', text[path])]
-    assert len(commits) > 10
-    assert [(path, commit) for path, commit in commits if not re.fullmatch("[0-9a-f]{40}", commit)] == []
+def git(*arguments):
+    return subprocess.run(["git", *arguments], cwd=RESULTS, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(
+    git("rev-parse", "--is-shallow-repository").stdout != "false\n", reason="no git, or no full history"
+)
+def test_the_commit_of_each_result_is_in_the_history():
+    text = {
+        path: path.read_text(encoding="utf-8") for path in RESULTS.rglob("*.json*") if path.parent.name != "structure"
+    }
+    commits = {path: re.findall(r'"git_commit":\s*"([^"]*)"', text[path]) for path in text}
+    assert [path for path, found in commits.items() if not found] == []
+    for commit in {commit for found in commits.values() for commit in found}:
+        assert git("cat-file", "-e", f"{commit}^{{commit}}").returncode == 0, commit
+        assert git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0, commit
 
 
 def test_a_table_is_markdown_and_a_spread_has_median_and_range():
