@@ -3,9 +3,9 @@
 python benchmarks/tables.py [--check]
 
 A result file in `benchmarks/results/DEVICE` holds its table beside its figures. On a page, the text between
-`<!-- table: NAME -->` and `<!-- end of table -->` shows the table of every device that has a result of that name, and the
-commit that was measured. With --check nothing is written: the program fails if a page differs from the results, or if
-README shows a result without naming its commit.
+`<!-- table: NAME -->` and `<!-- end of table -->` shows the table of every device that has a result of that name, and
+the commit that was measured. With --check nothing is written: the program fails if a page differs from the results, or
+if README shows a result without naming its commit.
 """
 
 import argparse

@@ -66,7 +66,7 @@ MADE_OF_FIGURES = {
 
 
 def series_of(stem, result):
-    """The numbers that belong together: those of one record, of one figure over the items of a list, or made of these."""
+    """The numbers that belong together: of one record, of one figure over the items of a list, or made of these."""
     series = defaultdict(list)
     for path, value in leaves(result):
         series["keys"] += [int(key) for key in path if isinstance(key, str) and key.isdigit()]
@@ -79,7 +79,7 @@ def series_of(stem, result):
 
 
 def unknown(table, stem, result):
-    """The cells of a table with a number that is no figure of its file, rounded as it is; a range is that of one series."""
+    """The cells with a number that is no figure of the file, rounded as it is; those of a range are of one series."""
     series = series_of(stem, result)
     figures, number_of = np.concatenate(series), np.repeat(range(len(series)), list(map(len, series)))
     words = {part for path, value in leaves(result) for part in (*path, value) if isinstance(part, str)}
