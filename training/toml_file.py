@@ -37,7 +37,7 @@ def read_toml(path: Path, known: Sequence[Path], what: str = "recipe") -> tuple[
         )
     try:
         return tomllib.loads(found.read_text(encoding="utf-8")), str(found)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also for an integer of thousands of digits, for as many brackets
         raise RecipeError(f"{found} is not valid TOML", value=error, remedy="correct the file") from error
 
 

@@ -46,6 +46,8 @@ def write(folder, text):
         ("[augment]\nflip = 0.5", r"earlier version.*augment\.flip.*half of the pictures"),
         ('name = "x"', r"earlier version.*got name.*as its file"),
         ("name = x", "not valid TOML"),
+        ("name = " + "[" * 3000, "not valid TOML"),
+        ("name = " + "9" * 5000, "not valid TOML"),
     ],
 )
 def test_an_invalid_recipe_is_an_error_with_its_path_and_a_remedy(text, message, tmp_path):
