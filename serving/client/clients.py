@@ -23,7 +23,7 @@ Picture = bytes | str | Path
 _MOST_QUESTIONS: Final = 64  # at the same time: each has a connection, and its pictures in memory
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=_MOST_QUESTIONS, keepalive_expiry=60)
 _MOST_BYTES: Final = 16_000_000  # far more than the names of 50 taxa and 100 candidates take
-_READ_HEADERS: Final = ("Location", "Retry-After")
+_READ_HEADERS: Final = (b"location", b"retry-after")
 _CONNECT_S: Final = 5.0
 _MOST_TIMEOUT_S: Final = 86_400.0
 _LEAST_SIDE_PX: Final = 224  # the input of common networks; smaller pictures lose what the network looks at
@@ -93,7 +93,7 @@ class AsyncClient:
                 content += chunk
                 if len(content) > _MOST_BYTES:
                     break
-        headers = {name: response.headers[name] for name in _READ_HEADERS if name in response.headers}
+        headers = [header for header in response.headers.raw if header[0].lower() in _READ_HEADERS]
         return httpx.Response(response.status_code, headers=headers, content=bytes(content))
 
     def _read(self, pictures: tuple[Picture, ...]) -> list[bytes]:

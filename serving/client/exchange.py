@@ -164,7 +164,10 @@ def _problem(response: httpx.Response, url: str) -> Problem:
     status, phrase = response.status_code, response.reason_phrase
     detail = f"{url} answered {status} {phrase}, but not as botanify does: check the address, and any proxy before it."
     if response.has_redirect_location:  # to follow it could send the key and the pictures to somebody else
-        place = response.headers["Location"].partition("?")[0].removesuffix("/identify")
+        place = response.headers["Location"]
+        with suppress(httpx.InvalidURL, ValueError):
+            found = httpx.URL(f"{url.rstrip('/')}/identify").join(place)
+            place = str(found.copy_with(userinfo=b"", query=None, fragment=None)).removesuffix("/identify")
         detail = f"{url} redirects to {place} ({status} {phrase}): give that address, if you trust it."
     return Problem("about:blank", phrase, status, detail, "http_error", "")
 

@@ -95,6 +95,16 @@ def packed(handler):
     respond(handler, gzip.compress(msgspec.json.encode(ANSWER)), b"Content-Encoding: gzip")
 
 
+def redirect(handler):
+    handler.wfile.write("HTTP/1.1 301 Moved\r\nLocation: /garden/é\r\nContent-Length: 0\r\n\r\n".encode())
+
+
+def test_a_header_with_bytes_outside_ascii_is_read():
+    with http_server(redirect) as url, Client(url) as client, pytest.raises(ServiceRefusal) as caught:
+        client.identify(b"1")
+    assert f"redirects to {url}/garden/%C3%A9 " in str(caught.value)
+
+
 @pytest.mark.parametrize("answer", [endless, packed])
 def test_no_more_is_read_than_an_answer_takes_and_nothing_is_unpacked(answer):
     refused = pytest.raises(ServiceRefusal, match="answered 200 OK, but not as botanify does")

@@ -185,10 +185,20 @@ def test_an_address_may_have_a_path(url):
     assert talk.requests[0].url.path == "/plants/identify"
 
 
-def test_a_redirect_is_refused_with_the_other_address():
-    talk = Talk(httpx.Response(301, headers={"Location": "https://host/plants/identify?k=5"}))
-    with pytest.raises(ServiceRefusal, match=r"http://host:1/ redirects to https://host/plants \(301"):
+@pytest.mark.parametrize(
+    ("location", "place"),
+    [
+        ("https://host/plants/identify?k=5", "https://host/plants"),
+        ("https://user:secret@host/identify#top", "https://host"),
+        ("/plants/identify", "http://host:1/plants"),
+        ("http://host:eighty/identify", "http://host:eighty/identify"),
+    ],
+)
+def test_a_redirect_is_refused_with_the_other_address(location, place):
+    talk = Talk(httpx.Response(301, headers={"Location": location}))
+    with pytest.raises(ServiceRefusal) as caught:
         talk.run()
+    assert f"http://host:1/ redirects to {place} (301 " in str(caught.value)
     assert len(talk.requests) == 1
 
 
