@@ -111,7 +111,7 @@ def create_app(
         request_max_body_size=None,  # serving.bodies limits the body
     )
     app.asgi_handler = ObservabilityMiddleware(
-        with_refusals(app.asgi_handler, app.cors_config, access),
+        with_refusals(app, access),
         metrics,
         is_draining=lambda: readiness.is_draining,
         cors=app.cors_config,

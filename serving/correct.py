@@ -13,6 +13,7 @@ from serving.bodies import Body, FormNames
 from serving.corrections.desk import CorrectionDesk
 from serving.errors import BadParameter, MalformedBody
 from serving.identify import AnyRequest, Deps, RouteDependencies, authorize, read
+from serving.middleware import NOT_BY_ADDRESS
 from serving.pages import IMAGES, OPTIONAL_KEY, form_of, problem_responses, query_parameters
 from serving.schemas import MAX_NAME_LENGTH, Given, check_name_length, parse_switch
 
@@ -61,6 +62,7 @@ class _Operation(Operation):
 
 @post(
     "/identify/{id_of_request:str}/correction",
+    opt=NOT_BY_ADDRESS,
     status_code=200,
     tags=["corrections"],
     summary="Say what the plant is",
@@ -101,6 +103,7 @@ async def correct(
 
 @delete(
     "/corrections/{correction_id:str}",
+    opt=NOT_BY_ADDRESS,
     status_code=204,
     tags=["corrections"],
     summary="Take a correction back",

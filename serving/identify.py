@@ -36,6 +36,7 @@ from serving.decoding.pool import Decoded, DecoderPool
 from serving.errors import BadPicture, ClientLeft, TimedOut
 from serving.loaded_bundle import LiveBundle, LoadedBundle
 from serving.metrics import Metrics
+from serving.middleware import NOT_BY_ADDRESS
 from serving.pages import IdentifyOperation, problem_responses
 from serving.schemas import (
     MAX_FIELD_BYTES,
@@ -112,6 +113,7 @@ _tasks: Final[set[asyncio.Task[_Answer]]] = set()
 
 @post(
     "/identify",
+    opt=NOT_BY_ADDRESS,
     status_code=200,
     tags=["identify"],
     summary="Identify a plant",

@@ -16,9 +16,10 @@ from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 import structlog
-from litestar import Request, Response
+from litestar import Litestar, Request, Response
 from litestar.config.cors import CORSConfig
 from litestar.enums import ScopeType
+from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from serving.access.control import AccessControl
@@ -40,12 +41,8 @@ _CONTENT_POLICY: Final = (
 )
 # The viewer of the OpenAPI document uses inline styles; the page does not.
 _VIEWER_POLICY: Final = _CONTENT_POLICY + b"; style-src 'self' 'unsafe-inline'"
-# Probes have no rate; the other routes here ask for a key, and count each request for its client.
-_NOT_BY_ADDRESS: Final = re.compile(
-    r"(GET|HEAD) /(health/(live|ready)|species(/[^/]+)?)|"
-    r"POST /(identify|identify/[^/]+/correction|v2/identify/[^/]+|admin/reload)|"
-    r"DELETE /corrections/[^/]+"
-)
+NOT_BY_ADDRESS: Final = {"not_by_address": True}
+"""`opt` of a route that has no rate, as a probe, or asks for a key and counts each request for its client."""
 # version "-" trace id "-" parent id "-" flags; a later version may have more fields (W3C Trace Context, 3.2.2).
 _TRACEPARENT: Final = re.compile(
     rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?"
@@ -54,20 +51,33 @@ _TRACEPARENT: Final = re.compile(
 _log = structlog.get_logger(__name__)
 
 
-def with_refusals(app: ASGIApp, config: CORSConfig | None, access: AccessControl) -> ASGIApp:
+def with_refusals(app: Litestar, access: AccessControl) -> ASGIApp:
     """Returns a layer that refuses preflights (CORS), and what exceeds the rate of an address and needs no key."""
+    handle, config = app.asgi_handler, app.cors_config
+    not_by_address = re.compile(
+        "|".join(
+            f"({'|'.join(handler.http_methods)}) {re.sub('{[^}]*}', '[^/]+', route.path)}"
+            for route in app.routes
+            if isinstance(route, HTTPRoute)
+            for handler in route.route_handlers
+            if NOT_BY_ADDRESS.items() <= handler.opt.items()
+        )
+    )
 
     async def layer(scope: Scope, receive: Receive, send: Send) -> None:
-        error = _refusal(scope, config, access) if scope["type"] == ScopeType.HTTP else None
+        error = None
+        if scope["type"] == ScopeType.HTTP:
+            is_by_address = not not_by_address.fullmatch(f"{scope['method']} {scope['path']}")
+            error = _refusal(scope, config, access if is_by_address else None)
         if error is None:
-            await app(scope, receive, send)
+            await handle(scope, receive, send)
         else:
             await send_problem(scope, receive, send, error)
 
     return layer
 
 
-def _refusal(scope: HTTPScope, config: CORSConfig | None, access: AccessControl) -> RequestError | None:
+def _refusal(scope: HTTPScope, config: CORSConfig | None, access: AccessControl | None) -> RequestError | None:
     if config is not None and scope["method"] == "OPTIONS":
         headers = Request[Any, Any, Any](scope).headers
         reason = refused_preflight(  # Litestar would answer in plain text
@@ -79,7 +89,7 @@ def _refusal(scope: HTTPScope, config: CORSConfig | None, access: AccessControl)
         if reason is None:
             return None  # a key keeps its rate; the browser asks before each of its requests
         return RequestError(f"a page of another origin may not send {reason}", remedy="ask the operator to allow it")
-    if not _NOT_BY_ADDRESS.fullmatch(f"{scope['method']} {scope['path']}"):
+    if access is not None:
         try:
             access.limit_address(scope["client"][0] if scope["client"] else None)
         except RateLimited as error:

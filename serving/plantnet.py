@@ -27,6 +27,7 @@ from serving.bodies import FormNames
 from serving.errors import BadParameter
 from serving.identify import AnyRequest, Deps, RouteDependencies, answer_pictures, authorize
 from serving.loaded_bundle import LoadedBundle
+from serving.middleware import NOT_BY_ADDRESS
 from serving.pages import IMAGES, form_of, query_parameters
 from serving.problems import problem_response
 from serving.schemas import MAX_K, Asked
@@ -190,6 +191,7 @@ class _Operation(Operation):
 
 @post(
     "/v2/identify/{project:str}",
+    opt=NOT_BY_ADDRESS,
     status_code=200,
     tags=["Pl@ntNet's interface"],
     summary="Identify a plant, as Pl@ntNet does",

@@ -22,7 +22,7 @@ from serving.identify import (
     unknown_parameters,
 )
 from serving.loaded_bundle import LoadedBundle
-from serving.middleware import revalidated
+from serving.middleware import NOT_BY_ADDRESS, revalidated
 from serving.model_card import ModelCard, UploadLimits, model_card
 from serving.pages import ADMIN_KEY, OPTIONAL_KEY, page_routes, problem_responses
 from serving.plantnet import PLANTNET_ROUTES
@@ -45,6 +45,7 @@ LanguageName = Annotated[
 
 @get(
     "/species",
+    opt=NOT_BY_ADDRESS,
     tags=["model"],
     summary="Search the taxa that the model can name",
     operation_id="species",
@@ -84,6 +85,7 @@ async def species(
 
 @get(
     "/species/{taxon_id:str}",
+    opt=NOT_BY_ADDRESS,
     tags=["model"],
     summary="One taxon that the model can name",
     operation_id="taxon",
@@ -155,6 +157,7 @@ def model(deps: Deps) -> ModelCard:
 
 @post(
     "/admin/reload",
+    opt=NOT_BY_ADDRESS,
     status_code=200,
     tags=["admin"],
     summary="Reload the bundle",
@@ -176,7 +179,14 @@ async def reload(request: AnyRequest, deps: Deps) -> ModelCard:
         raise ReloadRefused(error.problem, value=error.value, limit=error.limit, remedy=error.remedy) from error
 
 
-@get("/health/live", tags=["health"], summary="Is the service alive?", operation_id="live", sync_to_thread=False)
+@get(
+    "/health/live",
+    opt=NOT_BY_ADDRESS,
+    tags=["health"],
+    summary="Is the service alive?",
+    operation_id="live",
+    sync_to_thread=False,
+)
 def live() -> Health:
     """Liveness probe: answers 200 as long as the event loop runs."""
     return Health("alive")
@@ -184,6 +194,7 @@ def live() -> Health:
 
 @get(
     "/health/ready",
+    opt=NOT_BY_ADDRESS,
     tags=["health"],
     summary="Is the service ready for requests?",
     operation_id="ready",

@@ -5,13 +5,16 @@ import socket
 import threading
 import time
 from contextlib import ExitStack, suppress
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
 from models.errors import InputError
 from serving.__main__ import _listen, _serve_metrics
+from serving.access.control import AccessControl
 from serving.access.keys import make_key
+from serving.errors import RateLimited
 from serving.metrics import Metrics
 from tests.serving.raw_http import receive_all
 from tests.serving.tiny import assert_problem, images, jpeg
@@ -125,10 +128,27 @@ def test_responses_say_what_the_client_may_still_send(start):
     assert "ratelimit" not in client.get("/model").headers
 
 
-@pytest.mark.parametrize("address", ["/metrics", "/model", "/", "/web/style.css", "/schema", "/nowhere"])
-def test_what_needs_no_key_has_fifty_times_the_rate_by_address_and_health_has_none(start, keys, address):
-    client = start(api_keys_file=keys, rate_per_minute=1, rate_burst=1)
-    assert {client.get(address).status_code for _ in range(50)} <= {200, 404}
-    assert_problem(client.get(address), 429, "rate_limited")
+OF_CLIENTS = [
+    "GET /species", "GET /species/0", "POST /identify", "POST /admin/reload", "POST /identify/0/correction",
+    "DELETE /corrections/0", "POST /v2/identify/all",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["GET /metrics", "GET /model", "GET /", "GET /web/style.css", "GET /schema", "GET /nowhere", *OF_CLIENTS[4:]],
+)
+def test_what_needs_no_key_has_fifty_times_the_rate_by_address_and_health_has_none(start, keys, asked):
+    client = start(api_keys_file=keys, rate_per_minute=0.01, rate_burst=1)  # without corrections and Pl@ntNet's interface
+    assert {client.request(*asked.split()).status_code for _ in range(50)} <= {200, 404, 405}
+    assert_problem(client.request(*asked.split()), 429, "rate_limited")
     assert {client.get(health).status_code for health in ("/health/live", "/health/ready") * 9} == {200}
     assert statuses(client, OLD_SECRET, OLD_SECRET) == [200, 429]
+
+
+def test_what_counts_for_a_client_never_counts_for_its_address(start, tmp_path, monkeypatch):
+    client = start(corrections=tmp_path, plantnet_api=True)
+    refusal = Mock(side_effect=RateLimited("the address sends too much", retry_after_s=7))
+    monkeypatch.setattr(AccessControl, "limit_address", refusal)
+    assert 429 not in {client.request(*asked.split()).status_code for asked in OF_CLIENTS}
+    assert client.get("/model").status_code == 429

@@ -42,7 +42,7 @@ def app_with_layers(access):
         openapi_config=None,
         logging_config=None,
     )
-    layers = with_refusals(app.asgi_handler, app.cors_config, access)
+    layers = with_refusals(app, access)
     app.asgi_handler = ObservabilityMiddleware(layers, Metrics(), cors=app.cors_config)
     return app
 
