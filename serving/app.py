@@ -25,6 +25,7 @@ from serving.machine import available_cores
 from serving.metrics import Metrics
 from serving.middleware import ObservabilityMiddleware, with_refusals
 from serving.pages import MIN_COMPRESSED_BYTES, PRECOMPRESSED, openapi_config
+from serving.plantnet import failure
 from serving.problems import problem_response
 from serving.routes import route_handlers
 from serving.schemas import MAX_IMAGES
@@ -102,7 +103,7 @@ def create_app(
             with_corrections=desk is not None,
         ),
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
-        exception_handlers={Exception: problem_response},
+        exception_handlers={Exception: failure if settings.plantnet_api else problem_response},
         openapi_config=openapi_config(),
         compression_config=_COMPRESSION,
         cors_config=cors_config(settings.cors_origins, has_keys=access.requires_key),

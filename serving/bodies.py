@@ -26,7 +26,6 @@ _MAX_WARNINGS: Final = 10
 _MAX_OVERHEAD_BYTES: Final = 65_536
 _PIECE_BYTES: Final = 262_144
 _TIMEOUT_STEP_S: Final = 0.1  # the timeout moves in steps of this size, so that tiny chunks do not each move it
-_SEND_A_PICTURE: Final = "send the original photograph in the form field `image`, or as the whole body"
 
 
 class BodyLimits(msgspec.Struct, frozen=True):
@@ -58,6 +57,11 @@ class FormNames(NamedTuple):
     parameters: Mapping[str, int] = MAX_FIELD_BYTES
     """Name of each parameter -> longest value, bytes."""
     needs_image: bool = True
+
+    def no_image(self, problem: str, **details: Any) -> NoImage:
+        """Returns the error of a request without a picture."""
+        remedy = f"send the original photograph in the form field `{self.image}`, or as the whole body"
+        return NoImage(problem, remedy=remedy, **details)
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -98,7 +102,7 @@ async def read_body(
     try:
         async with asyncio.timeout(limits.time_limit_s(0)) as upload_timeout:
             chunks = _chunks(receive, what, max_bytes, limits, upload_timeout)
-            return await (_read_form(boundary, chunks, limits, names) if is_form else _read_raw(chunks))
+            return await (_read_form(boundary, chunks, limits, names) if is_form else _read_raw(chunks, names))
     except TimeoutError:
         kb_per_s = limits.bytes_per_s / 1e3
         raise SlowBody(
@@ -108,13 +112,13 @@ async def read_body(
         ) from None
 
 
-async def _read_raw(chunks: AsyncIterator[bytes]) -> Body:
+async def _read_raw(chunks: AsyncIterator[bytes], names: FormNames) -> Body:
     content = _Content()
     async for chunk in chunks:
         content.write(chunk)
     picture = content.getvalue()
     if not picture:
-        raise NoImage("the request has no body", remedy=_SEND_A_PICTURE)
+        raise names.no_image("the request has no body")
     return Body([picture], {}, [])
 
 
@@ -203,11 +207,11 @@ class _Form:
     def body(self) -> Body:
         """Returns the content of the complete form."""
         if not self._pictures and self._names.needs_image:
-            raise NoImage(f"the form has no field `{self._names.image}`", remedy=_SEND_A_PICTURE)
+            raise self._names.no_image(f"the form has no field `{self._names.image}`")
         for index, picture in enumerate(self._pictures):
             if not picture:
                 problem = f"the field `{self._names.image}` is empty"
-                raise NoImage(problem, value="0 bytes", remedy=_SEND_A_PICTURE, index=index)
+                raise self._names.no_image(problem, value="0 bytes", index=index)
         return Body(self._pictures, self._fields, unknown_warnings("form field", self._unknown))
 
     def _begin_part(self, name: str) -> None:

@@ -27,7 +27,7 @@ from serving.scheduling.networks import RunMode, SchedulingPolicy, choose_policy
 from serving.scheduling.scheduler import Scheduler, run_in_daemon_thread
 from serving.schemas import Asked
 from serving.settings import Settings, find_bundle
-from serving.species import TaxaLists, TaxaSelector, read_taxa_lists
+from serving.species import ALL_TAXA, TaxaLists, TaxaSelector, read_taxa_lists
 
 _GRADIENT_PX: Final = 96
 _WARM_UP_COVERAGE: Final = 0.9
@@ -265,6 +265,9 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
     """
     cuda = settings.provider == "cuda"
     taxa_lists = read_taxa_lists(settings.taxa_lists)
+    if settings.plantnet_api and ALL_TAXA in taxa_lists:
+        problem, remedy = "a list of taxa has the name that stands for all taxa in Pl@ntNet's interface", "rename it"
+        raise InputError(problem, value=f"{ALL_TAXA}.txt", remedy=remedy)
     bundle = load_bundle(find_bundle(settings))
     for warning in bundle.warnings:
         _log.warning("bundle_warning", warning=warning)

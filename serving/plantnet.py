@@ -24,21 +24,20 @@ from litestar.types import ControllerRouterHandler
 from models.taxonomy import Taxon
 from serving.access.control import Client
 from serving.bodies import FormNames
-from serving.errors import BadParameter
+from serving.errors import BadParameter, Unauthorized
 from serving.identify import AnyRequest, Deps, RouteDependencies, answer_pictures, authorize
 from serving.loaded_bundle import LoadedBundle
 from serving.middleware import NOT_BY_ADDRESS
 from serving.pages import IMAGES, form_of, query_parameters
 from serving.problems import problem_response
 from serving.schemas import MAX_K, Asked
-from serving.species import LIST_PREFIX
+from serving.species import ALL_TAXA, LIST_PREFIX
 
-ALL: Final = "all"
-"""The project with every taxon that the model can name."""
 UNLIMITED: Final = 2**31 - 1
 """Remaining requests where the service sets no rate: the largest number that programs can be expected to read."""
 LANGUAGE: Final = "en"
 _NUM_RESULTS: Final = 10
+_SEND_PAIRS: Final = "send one field `organs` for each field `images`, or none"
 _FORM: Final = FormNames("images", {"organs": 64})
 ProjectName = Annotated[str, PathParameter(description="`all`, or the name of a list of taxa of this service")]
 
@@ -160,13 +159,15 @@ class Failure(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NotFound(HTTPException):
-    """The project is not known, or the pictures show no plant."""
+    """The project is not known, or the pictures show none of its species."""
 
     status_code = 404
 
 
 def failure(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """Returns an error in the form of the interface; logged and counted as the service's own."""
+    """Returns an error, below /v2 in the form of the interface; logged and counted as the service's own."""
+    if not request.scope["path"].startswith("/v2/"):
+        return problem_response(request, error)
     if isinstance(error, NotFound):
         request.scope["state"]["problem_code"] = "not_found"
         status, message, headers = HTTPStatus.NOT_FOUND, error.detail, {}
@@ -197,15 +198,17 @@ class _Operation(Operation):
     summary="Identify a plant, as Pl@ntNet does",
     operation_id="plantnet_identify",
     operation_class=_Operation,
-    exception_handlers={Exception: failure},
 )
 async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Response[PlantnetAnswer]:
     """Identifies the plant on one to five photographs, the fields `images` of a form."""
     deps.readiness.require_warm()
     client = _authorize(request, deps, project)
+    chosen = deps.live_bundle.current.selector.lists.get(project)
+    if chosen is not None and not chosen.chosen_T.any():
+        raise NotFound("The model can name no species of this project")
     asked = Asked(
         top_k=min(_whole_number(request, "nb-results", _NUM_RESULTS), MAX_K),
-        taxa=() if project == ALL else (f"{LIST_PREFIX}{project}",),
+        taxa=() if project == ALL_TAXA else (f"{LIST_PREFIX}{project}",),
     )
     answered = await answer_pictures(
         request, deps, client, lambda _fields: asked, deadline_s=deps.deadline_s, names=_FORM
@@ -218,7 +221,10 @@ async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Res
         lambda: [hashlib.md5(each, usedforsecurity=False).hexdigest() for each in pictures]
     )
     organs = answered.body.fields.get("organs", [])
-    language = request.query_params.get("lang", LANGUAGE)[:20]
+    if len(organs) > len(pictures):
+        value, limit = f"{len(organs)} organs", f"at most {len(pictures)}, the number of pictures"
+        raise BadParameter("there is an organ without a picture", value=value, limit=limit, remedy=_SEND_PAIRS)
+    language = _language(request)
     results = [
         Result(
             score=each.score,
@@ -249,9 +255,7 @@ async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Res
     return Response(answer)
 
 
-@get(
-    "/v2/identify/{project:str}", include_in_schema=False, exception_handlers={Exception: failure}, sync_to_thread=False
-)
+@get("/v2/identify/{project:str}", include_in_schema=False, sync_to_thread=False)
 def identify_addresses(request: AnyRequest, deps: Deps, project: ProjectName) -> None:
     """Refuses addresses of pictures: the service fetches nothing from other servers."""
     _authorize(request, deps, project)
@@ -268,34 +272,30 @@ def status(deps: Deps) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@get("/v2/languages", include_in_schema=False, exception_handlers={Exception: failure}, sync_to_thread=False)
+@get("/v2/languages", include_in_schema=False, sync_to_thread=False)
 def languages(request: AnyRequest, deps: Deps) -> list[str]:
     """The languages of common names."""
     _authorize(request, deps)
     return sorted({LANGUAGE, *(each for taxon in deps.live_bundle.current.taxonomy.taxa for each in taxon.names)})
 
 
-@get("/v2/projects", include_in_schema=False, exception_handlers={Exception: failure}, sync_to_thread=False)
+@get("/v2/projects", include_in_schema=False, sync_to_thread=False)
 def projects(request: AnyRequest, deps: Deps) -> list[Project]:
     """All taxa, and the lists of taxa that the operator keeps."""
     _authorize(request, deps)
     loaded = deps.live_bundle.current
     record, lists = loaded.bundle.record, loaded.selector.lists
-    everything = Project(ALL, record.name, record.description, len(loaded.taxonomy.taxa))
+    everything = Project(ALL_TAXA, record.name, record.description, len(loaded.taxonomy.taxa))
     return [everything, *(Project(name, name, "", int(choice.chosen_T.sum())) for name, choice in lists.items())]
 
 
-@get(
-    ["/v2/species", "/v2/projects/{project:str}/species"],
-    include_in_schema=False,
-    exception_handlers={Exception: failure},
-)
-async def species(request: AnyRequest, deps: Deps, project: ProjectName = ALL) -> Response[bytes]:
+@get(["/v2/species", "/v2/projects/{project:str}/species"], include_in_schema=False)
+async def species(request: AnyRequest, deps: Deps, project: ProjectName = ALL_TAXA) -> Response[bytes]:
     """The taxa of a project."""
     _authorize(request, deps, project)
-    loaded, language = deps.live_bundle.current, request.query_params.get("lang", LANGUAGE)
+    loaded, language = deps.live_bundle.current, _language(request)
     taxa = loaded.taxonomy.taxa
-    chosen_T = np.ones(len(taxa), bool) if project == ALL else loaded.selector.lists[project].chosen_T
+    chosen_T = np.ones(len(taxa), bool) if project == ALL_TAXA else loaded.selector.lists[project].chosen_T
 
     def listed() -> bytes:  # thousands of taxa take the event loop too long
         return msgspec.json.encode([_listed(taxa[index], language) for index in np.flatnonzero(chosen_T)])
@@ -313,12 +313,19 @@ PLANTNET_ROUTES: Final[list[ControllerRouterHandler]] = [
 ]
 
 
-def _authorize(request: AnyRequest, deps: RouteDependencies, project: str = ALL) -> Client:
+def _authorize(request: AnyRequest, deps: RouteDependencies, project: str = ALL_TAXA) -> Client:
     """Checks the key, which may be a query parameter, the rate, and that there is such a project."""
-    client = authorize(deps.access, request, request.query_params.get("api-key"))
-    if project != ALL and project not in deps.live_bundle.current.selector.lists:
+    try:
+        client = authorize(deps.access, request, request.query_params.get("api-key"))
+    except Unauthorized as error:
+        raise Unauthorized(error.problem, remedy="send a key as the parameter `api-key` of the query") from error
+    if project != ALL_TAXA and project not in deps.live_bundle.current.selector.lists:
         raise NotFound("Project not found")
     return client
+
+
+def _language(request: AnyRequest) -> str:
+    return request.query_params.get("lang", LANGUAGE)[:20].lower()
 
 
 def _is_on(request: AnyRequest, name: str) -> bool:
@@ -366,7 +373,7 @@ def _name(name: str, author: str = "") -> Name:
 
 
 def _common_names(taxon: Taxon, language: str) -> list[str]:
-    return list(taxon.names.get(language.lower()) or (taxon.common_names if language == LANGUAGE else ()))
+    return list(taxon.names.get(language) or (taxon.common_names if language == LANGUAGE else ()))
 
 
 def _remaining(quota: Mapping[str, str]) -> int:

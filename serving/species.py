@@ -24,6 +24,8 @@ TaxaLists = Mapping[str, tuple[str, ...]]
 
 LIST_PREFIX: Final = "list:"
 """Starts a value that names a list."""
+ALL_TAXA: Final = "all"
+"""The project of Pl@ntNet's interface with every taxon that the model can name."""
 _SUFFIX: Final = ".txt"
 _COMMENT: Final = "#"
 _NAME_LENGTH: Final = 40  # longest part of a name that a message repeats

@@ -139,7 +139,9 @@ OF_CLIENTS = [
     ["GET /metrics", "GET /model", "GET /", "GET /web/style.css", "GET /schema", "GET /nowhere", *OF_CLIENTS[4:]],
 )
 def test_what_needs_no_key_has_fifty_times_the_rate_by_address_and_health_has_none(start, keys, asked):
-    client = start(api_keys_file=keys, rate_per_minute=0.01, rate_burst=1)  # without corrections and Pl@ntNet's interface
+    client = start(
+        api_keys_file=keys, rate_per_minute=0.01, rate_burst=1
+    )  # without corrections and Pl@ntNet's interface
     assert {client.request(*asked.split()).status_code for _ in range(50)} <= {200, 404, 405}
     assert_problem(client.request(*asked.split()), 429, "rate_limited")
     assert {client.get(health).status_code for health in ("/health/live", "/health/ready") * 9} == {200}

@@ -4,13 +4,15 @@ import hashlib
 
 import pytest
 from litestar.testing import TestClient
+from msgspec.structs import replace
 
+from models.errors import InputError
 from serving.access.keys import make_key
 from serving.app import create_app
 from serving.plantnet import UNLIMITED
 from serving.settings import Settings
 from tests.serving.conftest import wait_until_ready
-from tests.serving.tiny import RED, TAXA, WHITE, InProcessDecoder, jpeg, seal_tiny_bundle, tables
+from tests.serving.tiny import RED, TAXA, WHITE, InProcessDecoder, assert_problem, jpeg, seal_tiny_bundle, tables
 
 RED_ROSE, SHOE = jpeg(RED), jpeg(WHITE)
 
@@ -21,6 +23,7 @@ def folders(tmp_path_factory):
     bundle = seal_tiny_bundle(scratch / "tiny", scratch, calibration=tables()).folder
     (scratch / "lists").mkdir()
     (scratch / "lists" / "weurope.txt").write_text("Rosa\n")
+    (scratch / "lists" / "moon.txt").write_text("Luna lunae\n")
     return bundle, scratch / "lists"
 
 
@@ -96,6 +99,12 @@ def test_common_names_are_in_the_language_of_the_request_or_empty(client):
     assert client.get("/v2/languages").json() == ["de", "en", "pt-br"]
 
 
+def test_the_case_of_a_language_does_not_matter(client):
+    found = ask(client, RED_ROSE, lang="EN").json()
+    assert (found["language"], found["results"][0]["species"]["commonNames"]) == ("en", ["dog rose"])
+    assert client.get("/v2/species", params={"lang": "DE"}).json()[0]["commonNames"] == ["Hundsrose", "Heckenrose"]
+
+
 def test_what_is_no_plant_is_not_found_unless_the_client_wants_the_list(client):
     assert_failure(ask(client, SHOE), 404, "Not Found", "Species not found")
     found = ask(client, SHOE, no_reject="true").json()
@@ -106,9 +115,11 @@ def test_what_is_no_plant_is_not_found_unless_the_client_wants_the_list(client):
 def test_a_project_is_a_list_of_taxa(client):
     found = ask(client, SHOE, project="weurope", no_reject="true").json()
     assert {each["species"]["genus"]["scientificName"] for each in found["results"]} == {"Rosa"}
-    everything, europe = client.get("/v2/projects").json()
+    everything, moon, europe = client.get("/v2/projects").json()
     assert (everything["id"], everything["speciesCount"]) == ("all", len(TAXA))
     assert (europe["id"], europe["speciesCount"]) == ("weurope", 2)
+    assert (moon["id"], moon["speciesCount"]) == ("moon", 0)
+    assert_failure(ask(client, RED_ROSE, project="moon"), 404, "Not Found", "no species of this project")
     listed = client.get("/v2/projects/weurope/species").json()
     assert [each["scientificNameWithoutAuthor"] for each in listed] == ["Rosa canina", "Rosa rugosa"]
     assert len(client.get("/v2/species").json()) == len(TAXA)
@@ -119,7 +130,12 @@ def test_a_project_is_a_list_of_taxa(client):
 @pytest.mark.parametrize(
     ("pictures", "status", "error", "message"),
     [
-        ([b""], 400, "Bad Request", "`images` is empty"),
+        (
+            [b""],
+            400,
+            "Bad Request",
+            "`images` is empty (got 0 bytes): send the original photograph in the form field `images`",
+        ),
         ([b"GIF89a no picture of a kind that is read"], 415, "Unsupported Media Type", "not"),
         ([RED_ROSE[:300]], 422, "Unprocessable", "does not decode"),
         ([RED_ROSE] * 6, 422, "Unprocessable", "too many pictures"),
@@ -133,7 +149,29 @@ def test_errors_have_the_form_of_the_interface(client, pictures, status, error, 
 
 def test_a_form_without_pictures_is_an_error(client):
     form = {"files": [("organs", (None, "leaf"))]}
-    assert_failure(client.post("/v2/identify/all", **form), 400, "Bad Request", "no field `images`")
+    assert_failure(client.post("/v2/identify/all", **form), 400, "Bad Request", "in the form field `images`")
+    assert_failure(client.post("/v2/identify/all"), 400, "Bad Request", "in the form field `images`")
+
+
+def test_more_organs_than_pictures_are_an_error(client):
+    words = "(got 2 organs; expected at most 1, the number of pictures)"
+    assert_failure(ask(client, RED_ROSE, organs=("leaf", "flower")), 422, "Unprocessable Entity", words)
+
+
+def test_what_has_no_route_is_an_error_in_the_form_of_the_interface_below_its_address_only(client):
+    assert_failure(client.get("/v2/nowhere"), 404, "Not Found", "nothing at this address")
+    refused = client.delete("/v2/projects")
+    assert_failure(refused, 405, "Method Not Allowed", "does not support the method")
+    assert set(refused.headers["Allow"].split(", ")) >= {"GET", "HEAD"}
+    assert_problem(client.get("/nowhere"), 404, "not_found")
+
+
+def test_a_list_of_the_name_of_all_taxa_is_refused(tmp_path, bundle_folder):
+    (tmp_path / "all.txt").write_text("Rosa\n")
+    settings = Settings(bundle=bundle_folder, taxa_lists=tmp_path)
+    create_app(settings, decoder=InProcessDecoder())
+    with pytest.raises(InputError, match=r"stands for all taxa .*all\.txt"):
+        create_app(replace(settings, plantnet_api=True), decoder=InProcessDecoder())
 
 
 def test_a_wrong_number_of_results_is_an_error_and_a_large_one_is_cut(client):
@@ -149,7 +187,7 @@ def test_addresses_of_pictures_are_refused_in_words(client):
 def test_the_key_of_the_query_is_an_api_key(start, folders):
     secret, key = make_key("app")
     client = start(bundle=folders[0], plantnet_api=True, api_keys=key.line, rate_per_minute=60.0, rate_burst=2)
-    assert_failure(ask(client, RED_ROSE), 401, "Unauthorized", "API key")
+    assert_failure(ask(client, RED_ROSE), 401, "Unauthorized", "required: send a key as the parameter `api-key`")
     assert_failure(ask(client, RED_ROSE, api_key="wrong"), 401, "Unauthorized", "not valid")
     left = [ask(client, RED_ROSE, api_key=secret).json()["remainingIdentificationRequests"] for _ in range(2)]
     assert left == [1, 0]
