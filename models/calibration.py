@@ -16,7 +16,6 @@ Letters in names: B pictures (of one plant), F features, D dimensions after PCA,
 pictures.
 """
 
-import zipfile
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any, Final, Literal, get_args, get_type_hints
 import msgspec
 import numpy as np
 
-from models.arrays import Doubles, Integers, Positions, Singles
+from models.arrays import Doubles, Integers, Positions, Singles, read_arrays
 from models.errors import BundleError, DataError
 from models.ranking import Floats, Probability
 
@@ -259,13 +258,8 @@ def read_calibration(path: Path) -> dict[str, Calibration]:
         BundleError: The file cannot be read, or a table lacks a field, contradicts itself or has a value that it cannot
             have. Unknown tables and fields are ignored.
     """
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:  # TypeError: a single array
-        raise BundleError.unreadable(path, error) from error
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, array in arrays.items():
+    for name, array in read_arrays(path).items():
         precision, table, field = name.split("/", 2) if name.count("/") == 2 else (name, "", "")
         found.setdefault(precision, {}).setdefault(table, {})[field] = array if array.ndim else array.item()
     kinds = {table: get_args(hint)[0] for table, hint in get_type_hints(Calibration).items()}

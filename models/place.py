@@ -8,7 +8,6 @@ all plants of the climate band. A taxon without records has the ratio 1 everywhe
 Letters in names: T taxa, N records, B bands (north, tropics, south), M months.
 """
 
-import zipfile
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import Doubles, Integers
+from models.arrays import Doubles, Integers, read_arrays
 from models.calibration import ConformalTable
 from models.errors import BundleError
 from models.ranking import Promises, Thresholds
@@ -186,14 +185,14 @@ def read_place(path: Path, num_taxa: int) -> PlacePrior:
     Raises:
         BundleError: It cannot be read, or does not belong to a taxonomy of so many taxa.
     """
+    file = read_arrays(path)
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            levels = tuple(
-                CellCounts(**{name: file[f"{number}/{name}"] for name in CellCounts.__struct_fields__})
-                for number in range(len(SIDES_KM))
-            )
-            prior = PlacePrior(levels, file["month_TBM"], float(file["trust"]))
-    except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
+        levels = tuple(
+            CellCounts(**{name: file[f"{number}/{name}"] for name in CellCounts.__struct_fields__})
+            for number in range(len(SIDES_KM))
+        )
+        prior = PlacePrior(levels, file["month_TBM"], float(file["trust"]))
+    except (KeyError, ValueError, TypeError) as error:
         raise BundleError.unreadable(path, error) from error
     if not _is_sound(prior, num_taxa):
         raise BundleError.unreadable(path, f"its tables do not fit together or to {num_taxa} taxa")

@@ -1,5 +1,7 @@
 """The tables of a bundle: as written and read, the scores of rejection, and candidate sets."""
 
+import io
+import zipfile
 from itertools import pairwise
 
 import numpy as np
@@ -70,6 +72,32 @@ def test_a_damaged_file_gives_one_clear_error(tmp_path, content):
     path = tmp_path / "calibration.npz"
     path.write_bytes(content)
     with pytest.raises(BundleError, match="cannot be read"):
+        read_calibration(path)
+
+
+def text_member(archive):
+    archive.writestr("fp32/cutoffs/plant.npy", "half")
+
+
+def array_of_800_petabytes(archive):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**17,)})
+    archive.writestr("fp32/conformal/prior_T.npy", header.getvalue())
+
+
+def a_gigabyte(archive):
+    text_member(archive)
+    archive.infolist()[0].file_size = 10**9
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"), [(text_member, "not every"), (array_of_800_petabytes, "allocate"), (a_gigabyte, "allowed")]
+)
+def test_tables_of_a_stranger_give_one_clear_error(tmp_path, write, reason):
+    path = tmp_path / "calibration.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        write(archive)
+    with pytest.raises(BundleError, match=rf"calibration\.npz cannot be read.*{reason}"):
         read_calibration(path)
 
 
