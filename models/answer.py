@@ -86,8 +86,9 @@ class Candidates(msgspec.Struct, frozen=True):
     score: float
     """Probability of the whole set."""
     guarantee: CoverageKind | None
-    """The kind of coverage that is guaranteed; None if the client restricted the taxa, a picture was left out, or the
-    network may have been trained on the calibration plants."""
+    """The kind of coverage that is guaranteed; None if the client restricted the taxa, a picture was left out, the
+    verdict is that they show no plant or an unknown one, or the network may have been trained on the calibration
+    plants."""
     num_uncalibrated_taxa: int
     """Number of taxa of the model without calibration plants."""
 
@@ -150,7 +151,7 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     alone_BT = all_BT if allowed_T is None else _taxon_probabilities(logits_BO, model, allowed_T)
     ranking = rank(taxa_T, model.taxonomy, question.top_k)
     plant, familiar = _weighted(plant_B, weight_B), _weighted(familiar_B, weight_B)
-    verdict = _rejection(plant, familiar, ranking.taxa[0], model)
+    verdict = rejection = _rejection(plant, familiar, ranking.taxa[0], model)
     if verdict is None:
         promises = model.promises if allowed_T is None else Promises()
         verdict = decide(ranking, model.thresholds, promises, _shared_ranks(allowed_T, model.taxonomy))
@@ -175,7 +176,7 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
             for index, weight in enumerate(weight_B)
         ],
         plant_score=plant,
-        candidates=_candidates(alone_BT, weight_B > 0, taxa_T, model, question),
+        candidates=_candidates(alone_BT, weight_B > 0, taxa_T, model, question, is_known=rejection is None),
         discarded_mass=discarded_mass,
         place=place,
     )
@@ -282,11 +283,13 @@ def _candidates(
     taxa_T: Doubles,
     model: AnswerModel,
     question: Question,
+    *,
+    is_known: bool,
 ) -> Candidates | None:
     """Finds the candidate set.
 
     Nothing is guaranteed if a picture was left out: the pictures of the calibration plants were not chosen by score.
-    Nor if the network may have been trained on those plants.
+    Nor if the network may have been trained on those plants. A set of known taxa cannot hold an unknown plant.
 
     Args:
         alone_BT: Probabilities of all taxa on each picture alone.
@@ -294,6 +297,7 @@ def _candidates(
         taxa_T: Probabilities on all pictures together, which the answer shows.
         model: Gives the table.
         question: Gives the coverage.
+        is_known: Whether the verdict takes the pictures for a plant that the network knows.
     """
     table = model.calibration.conformal
     if table is None or question.coverage is None:
@@ -302,7 +306,7 @@ def _candidates(
     if question.allowed_T is not None:
         chosen = chosen[question.allowed_T[chosen]]
     chosen = chosen[np.argsort(-taxa_T[chosen], kind="stable")]
-    has_guarantee = question.allowed_T is None and used_B.all() and model.is_held_out
+    has_guarantee = is_known and question.allowed_T is None and used_B.all() and model.is_held_out
     return Candidates(
         taxa=[RankedTaxon(model.taxonomy.taxa[index], float(taxa_T[index])) for index in chosen[:_LISTED_CANDIDATES]],
         num_taxa=len(chosen),

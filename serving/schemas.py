@@ -91,8 +91,9 @@ class CandidatesView(msgspec.Struct, frozen=True):
     kind: CoverageKind
     """Whether the coverage holds for the mean plant (marginal) or for the mean taxon (macro)."""
     guarantee: CoverageKind | None
-    """The kind of coverage that is guaranteed; null if the request chose the taxa, a picture has the weight 0, or the
-    model may have been trained on the calibration plants."""
+    """The kind of coverage that is guaranteed; null if the request chose the taxa, a picture has the weight 0, the
+    verdict is that it shows no plant or an unknown one, or the model may have been trained on the calibration plants.
+    """
     num_taxa: int
     """Number of taxa in the set."""
     score: float

@@ -221,11 +221,21 @@ def test_a_candidate_set_says_what_it_guarantees():
     assert answer_plant(logits, features, some_model(), Question()).candidates is None
 
 
-@pytest.mark.parametrize(("plants", "guarantee"), [((1, 1), "marginal"), ((0, 0), "marginal"), ((1, 0), None)])
-def test_a_candidate_set_guarantees_nothing_if_a_picture_was_left_out(plants, guarantee):
+@pytest.mark.parametrize(("plants", "guarantee"), [((1, 1), "marginal"), ((0, 0), None), ((1, 0), None)])
+def test_a_candidate_set_guarantees_nothing_if_a_picture_was_left_out_or_none_shows_a_plant(plants, guarantee):
     logits, features = some_pictures(6, 2, np.array(plants, bool))
     candidates = answer_plant(logits, features, some_model(), Question(coverage=0.9)).candidates
     assert candidates.guarantee == guarantee
+
+
+def test_a_candidate_set_guarantees_nothing_about_an_unknown_plant():
+    tables = some_tables(np.random.default_rng(0))
+    strange = replace(
+        tables, cutoffs=Cutoffs(familiar=1.0), familiarity=FamiliarityTable(np.ones(1), np.array([-99.0]))
+    )
+    answer = answer_plant(*some_pictures(6, 1), some_model(calibration=strange), Question(coverage=0.9))
+    assert answer.verdict.unknown_plant
+    assert (answer.candidates.guarantee, bool(answer.candidates.taxa)) == (None, True)
 
 
 @settings(max_examples=20, deadline=None)
