@@ -128,7 +128,7 @@ class Bundle(msgspec.Struct, frozen=True):
     def examples(self) -> Examples | None:
         """Returns the reference pictures, or None if the bundle has none; a BundleError if they are unreadable."""
         part = self.record.parts.get(EXAMPLES_PART)
-        return None if part is None else Examples(self.folder / part)
+        return None if part is None else Examples(self.folder / part, self.record.files[part])
 
     def answer_model(self, precision: Precision) -> AnswerModel:
         """Returns what turns the outputs of one network into answers; errors as `network` and `calibration`."""

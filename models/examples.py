@@ -1,13 +1,15 @@
 """Reference pictures of a bundle: a few small pictures of each taxon, to compare a photograph with.
 
 They lie in one ZIP file, a part of the bundle that its hash verifies: `index.json` lists them, each with its author and
-license, in the order in which they are shown.
+license, in the order in which they are shown. Members are stored, since a deflated one could take any memory.
 """
 
+import hashlib
+import threading
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -16,6 +18,8 @@ from models.errors import BundleError
 EXAMPLES_PART: Final = "examples"
 EXAMPLES_FILE: Final = "examples.zip"
 _INDEX: Final = "index.json"
+_MAX_BYTES: Final = 1_000_000  # of a picture; those that an export makes have 10 to 20 kB
+_ENCRYPTED: Final = 1  # flag of a member (APPNOTE.TXT, 4.4.4)
 _UNDATED: Final = (1980, 1, 1, 0, 0, 0)  # so that equal pictures make equal files
 
 
@@ -34,22 +38,34 @@ class Example(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Examples:
-    """The reference pictures of a bundle.
+    """The reference pictures of a bundle; the file stays open, so that a later one at its path is never shown.
+
+    Args:
+        path: The file.
+        sha256: Its hash in the bundle's record.
 
     Raises:
-        BundleError: The file is not a ZIP file with a list of pictures that it holds.
+        BundleError: The file has another hash, or is not a ZIP file with a list of pictures that it holds.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sha256: str) -> None:
         self._path = path
+        self._lock = threading.Lock()  # a ZipFile counts its readers without one
         try:
-            with zipfile.ZipFile(path) as archive:
-                found = msgspec.json.decode(archive.read(_INDEX), type=list[Example])
-                missing = {example.file for example in found} - set(archive.namelist())
-        except (zipfile.BadZipFile, KeyError, msgspec.DecodeError) as error:
+            self._archive = zipfile.ZipFile(path)
+            stream: Any = self._archive.fp
+            stream.seek(0)
+            if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
+                raise ValueError("its SHA-256 is not the recorded one")
+            found = msgspec.json.decode(self._read(_INDEX), type=list[Example])
+            for name in dict.fromkeys(example.file for example in found):
+                if (size := self._archive.getinfo(name).file_size) > _MAX_BYTES:
+                    raise ValueError(f"{name} has {size:,} bytes, where {_MAX_BYTES:,} are allowed")
+                picture = self._read(name)
+                if (picture[:4], picture[8:12]) != (b"RIFF", b"WEBP"):
+                    raise ValueError(f"{name} is not a WebP picture")
+        except Exception as error:  # zipfile raises a dozen types for a damaged file
             raise BundleError.unreadable(path, error) from error
-        if missing:
-            raise BundleError.unreadable(path, f"it lacks {min(missing)}")
         self._by_taxon: dict[str, list[Example]] = {}
         for example in found:
             self._by_taxon.setdefault(example.taxon_id, []).append(example)
@@ -59,9 +75,19 @@ class Examples:
         return self._by_taxon.get(taxon_id, [])
 
     def picture(self, example: Example) -> bytes:
-        """Returns the bytes of a picture, WebP."""
-        with zipfile.ZipFile(self._path) as archive:
-            return archive.read(example.file)
+        """Returns the bytes of a picture, WebP; a BundleError if the file was written over meanwhile."""
+        try:
+            return self._read(example.file)
+        except Exception as error:
+            raise BundleError.unreadable(self._path, error) from error
+
+    def _read(self, name: str) -> bytes:
+        """Returns a member, whose CRC is checked."""
+        member = self._archive.getinfo(name)
+        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED:
+            raise ValueError(f"{name} is compressed or encrypted")
+        with self._lock:
+            return self._archive.read(member)
 
 
 def write_examples(path: Path, pictures: Iterable[tuple[Example, bytes]]) -> int:

@@ -9,7 +9,7 @@ from litestar.openapi.spec import OpenAPIType
 from litestar.params import PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
-from models.errors import InputError
+from models.errors import BundleError, InputError
 from serving.correct import CORRECTION_ROUTES
 from serving.errors import ReloadRefused, UnknownTaxon
 from serving.identify import (
@@ -137,7 +137,13 @@ async def taxon_image(
             limit=f"{len(of_taxon)} pictures of this taxon",
             remedy="take an address that /species/{taxon_id} lists",
         )
-    picture = await asyncio.to_thread(loaded.examples.picture, of_taxon[number])
+    try:
+        picture = await asyncio.to_thread(loaded.examples.picture, of_taxon[number])
+    except BundleError as error:
+        raise UnknownTaxon(
+            "the reference pictures were written over after the service had loaded them",
+            remedy="ask its operator to put the bundle back, or to reload it",
+        ) from error
     return Response(picture, media_type="image/webp", headers={"Cache-Control": "max-age=86400"})
 
 

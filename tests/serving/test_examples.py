@@ -1,5 +1,7 @@
 """Reference pictures: listed with a taxon, served with caching, counted in answers."""
 
+import shutil
+
 import pytest
 from litestar.testing import TestClient
 
@@ -8,7 +10,7 @@ from serving.access.keys import make_key
 from serving.app import create_app
 from serving.settings import Settings
 from tests.serving.conftest import wait_until_ready
-from tests.serving.tiny import RED, InProcessDecoder, assert_problem, draw, encode, jpeg, seal_tiny_bundle
+from tests.serving.tiny import BLUE, RED, InProcessDecoder, assert_problem, draw, encode, jpeg, seal_tiny_bundle
 
 ROSES = [encode(draw(color), "WEBP") for color in (RED, (200, 40, 40))]
 EXAMPLES = [
@@ -67,6 +69,30 @@ def test_pictures_need_no_key_since_a_page_cannot_send_one_for_them(start, folde
     client = start(bundle=folder, api_keys=key.line)
     assert client.get("/species/rosa-canina/images/0").status_code == 200
     assert client.get("/species/rosa-canina").status_code == 401
+
+
+def test_after_a_refused_reload_the_pictures_are_still_those_of_the_model_that_answers(start, folder, tmp_path):
+    secret, key = make_key("operator", is_admin=True)
+    live = tmp_path / "live"
+    shutil.copytree(folder, live)
+    client = start(bundle=live, api_keys=key.line)
+
+    def picture():
+        return client.get("/species/rosa-canina/images/0")
+
+    other = seal_tiny_bundle(tmp_path / "other", tmp_path, examples=[(EXAMPLES[0][0], encode(draw(BLUE), "WEBP"))])
+    (other.folder / "examples.zip").replace(live / "examples.zip")
+    headers = {"x-api-key": secret}
+    assert_problem(client.post("/admin/reload", headers=headers), 409, "reload_refused")
+    assert picture().content == ROSES[0]
+
+
+def test_a_picture_that_was_written_over_is_not_found(start, tmp_path):
+    large = [(example, picture + bytes(100_000)) for example, picture in EXAMPLES]
+    live = seal_tiny_bundle(tmp_path / "live", tmp_path, examples=large).folder
+    client = start(bundle=live)
+    (live / "examples.zip").write_bytes(b"nothing")
+    assert_problem(client.get("/species/rosa-canina/images/0"), 404, "unknown_taxon")
 
 
 def test_pl_ntnets_interface_gives_them_if_asked(client):
