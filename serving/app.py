@@ -73,12 +73,13 @@ def create_app(
     access = AccessControl(read_keys(settings.api_keys, settings.api_keys_file), limiter)
     decoder = decoder or _decoder_pool(settings, metrics)
 
-    def open_next() -> LoadedBundle:
-        # First, so that a key is withdrawn even if the bundle is refused.
+    def read_keys_again() -> None:
         access.replace_keys(read_keys(settings.api_keys, settings.api_keys_file))
+
+    def open_next() -> LoadedBundle:
         return open_bundle(settings, metrics, session)
 
-    live_bundle = LiveBundle(open_next(), open_next, decoder, metrics)
+    live_bundle = LiveBundle(open_next(), open_next, decoder, metrics, read_keys=read_keys_again)
     admission = Admission(_admission_limits(settings), metrics)
     readiness = Readiness(
         is_warm=lambda: live_bundle.is_warm,

@@ -2,8 +2,8 @@
 
 import asyncio
 import io
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -31,6 +31,8 @@ from serving.species import ALL_TAXA, TaxaLists, TaxaSelector, read_taxa_lists
 
 _GRADIENT_PX: Final = 96
 _WARM_UP_COVERAGE: Final = 0.9
+# To open a network and run every batch size in every mode and worker; a GPU also loads its kernels.
+_WARM_UP_TIMEOUT_S: Final = 300.0
 
 PictureDecoder = DecoderPool
 """Tests replace it."""
@@ -165,13 +167,23 @@ class LiveBundle:
         open_next: Opens the bundle for a reload; runs in a thread.
         decoder: Decodes the pictures of the warm-up.
         metrics: Counts reloads and reports which model answers.
+        read_keys: Reads the API keys again.
+        timeout_s: How long a bundle may take until it can answer, seconds.
     """
 
     def __init__(
-        self, first: LoadedBundle, open_next: Callable[[], LoadedBundle], decoder: PictureDecoder, metrics: Metrics
+        self,
+        first: LoadedBundle,
+        open_next: Callable[[], LoadedBundle],
+        decoder: PictureDecoder,
+        metrics: Metrics,
+        *,
+        read_keys: Callable[[], None] = lambda: None,
+        timeout_s: float = _WARM_UP_TIMEOUT_S,
     ) -> None:
         self.current = first
         self._open_next, self._decoder, self._metrics = open_next, decoder, metrics
+        self._read_keys, self._timeout_s = read_keys, timeout_s
         self._lock = asyncio.Lock()  # of the warm-up and of each reload
         self._running: asyncio.Task[LoadedBundle] | None = None
         self._pending: asyncio.Task[LoadedBundle] | None = None
@@ -180,25 +192,28 @@ class LiveBundle:
     async def warm_up(self) -> None:
         """Starts the decoder and warms up the first bundle; from then on requests are accepted."""
         async with self._lock:
-            await self._decoder.start()
-            await self.current.warm_up(self._decoder)
+            async with _ends_within(self._timeout_s):
+                await self._decoder.start()
+                await self.current.warm_up(self._decoder)
             await run_in_daemon_thread(return_freed_memory)
             self._publish()
             self.is_warm = True
 
     async def reload(self) -> LoadedBundle:
-        """Verifies, opens and warms up the bundle on disk, then replaces the current one with it.
+        """Reads the API keys; verifies, opens and warms up the bundle on disk, and replaces the current one with it.
 
         One reload runs at a time, and at most one waits: all that are requested during a reload are one. Requests in
         progress finish with the bundle that they started with, which closes after the last of them.
 
         Raises:
-            InputError: The bundle on disk cannot be used; the current one stays.
+            InputError: The keys or the bundle on disk cannot be used; the current ones stay.
         """
         return await asyncio.shield(self.request_reload())  # the others wait for it even if this caller leaves
 
     def request_reload(self) -> "asyncio.Task[LoadedBundle]":
         """Returns the task of the next reload, see `reload`; nobody has to await it, as its error is logged."""
+        with suppress(InputError):  # told by the reload, which reads them again
+            self._read_keys()  # at once: a withdrawn key must not live on while another reload takes its time
         if self._pending is None:
             self._pending = asyncio.create_task(self._reload_next())
             self._pending.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -227,11 +242,15 @@ class LiveBundle:
                 self._running = None
 
     async def _reload(self) -> LoadedBundle:
-        new: LoadedBundle = await run_in_daemon_thread(self._open_next)
+        self._read_keys()  # first, so that a key is withdrawn even if the bundle is refused
+        new: LoadedBundle | None = None
         try:
-            await new.warm_up(self._decoder)
+            async with _ends_within(self._timeout_s):
+                new = await run_in_daemon_thread(self._open_next)
+                await new.warm_up(self._decoder)
         except BaseException as error:
-            new.scheduler.close()
+            if new is not None:
+                new.scheduler.close()
             if isinstance(error, Exception) and not isinstance(error, InputError):
                 reason = " ".join(str(error).split())[:300] or type(error).__name__
                 problem = "the network does not run"
@@ -285,6 +304,20 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
         num_taxa, num_unknown = int(choice.chosen_T.sum()), len(choice.unknown)
         _log.info("taxa_list", list=name, num_taxa=num_taxa, num_unknown_names=num_unknown)
     return loaded
+
+
+@asynccontextmanager
+async def _ends_within(timeout_s: float) -> AsyncIterator[None]:
+    """Refuses a network that never ends, such as a loop; its thread goes on, because nothing can end it."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise BundleError(
+            "the network does not open and run a picture in time",
+            limit=f"{timeout_s:g} s",
+            remedy="export the bundle again, and restart the service, where the network may still run",
+        ) from error
 
 
 def _require_finite(output: NetworkOutput) -> None:

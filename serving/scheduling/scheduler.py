@@ -33,7 +33,6 @@ Row = tuple[Array, Array]
 """Logits and features of one picture."""
 
 _RUN_TIMEOUT_S: Final = 15.0  # a picture takes 0.15 s on one core; a run that takes 100 times as long has hung
-_WARM_UP_TIMEOUT_S: Final = 300.0  # for every batch size in every mode and worker; a GPU also loads its kernels
 _CHECK_INTERVAL_S: Final = 0.5
 _BETWEEN_FREES_S: Final = 0.01  # freeing a network holds the interpreter's lock; the event loop runs in between
 _MAX_CHECKS: Final = 4  # health checks that may hang in the network at once; a hung thread cannot be ended
@@ -180,13 +179,12 @@ class Scheduler:
         """
         for _ in range(self.policy.num_workers):
             self._add_worker()
-        async with asyncio.timeout(_WARM_UP_TIMEOUT_S):
-            # In every worker, because buffers belong to a thread. The first one alone, because a GPU then chooses its
-            # algorithms and takes their working memory; the others concurrently, because there may be many.
-            first, *others = self._idle
-            rows = await self._warm_up_worker(first, pixels)
-            for more in await asyncio.gather(*(self._warm_up_worker(worker, pixels) for worker in others)):
-                rows += more
+        # In every worker, because buffers belong to a thread. The first one alone, because a GPU then chooses its
+        # algorithms and takes their working memory; the others concurrently, because there may be many.
+        first, *others = self._idle
+        rows = await self._warm_up_worker(first, pixels)
+        for more in await asyncio.gather(*(self._warm_up_worker(worker, pixels) for worker in others)):
+            rows += more
         self._warm_up_pixels, self._is_healthy = pixels, True
         self._monitor = asyncio.create_task(self._monitor_workers())
         return _stack(rows)

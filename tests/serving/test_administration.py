@@ -4,6 +4,7 @@ import shutil
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from unittest.mock import Mock
 
@@ -17,7 +18,7 @@ from serving.access.keys import make_key
 from serving.errors import RateLimited
 from serving.metrics import Metrics
 from tests.serving.raw_http import receive_all
-from tests.serving.tiny import assert_problem, images, jpeg
+from tests.serving.tiny import FakeNetwork, assert_problem, images, jpeg
 
 ADMIN_SECRET, ADMIN = make_key("operator", is_admin=True)
 OLD_SECRET, OLD = make_key("old")
@@ -52,6 +53,23 @@ def test_a_key_taken_out_is_revoked_even_if_it_was_the_only_one_and_the_bundle_i
     keys.write_text("# nobody\n")
     assert_problem(client.post("/admin/reload", headers=bearer(ADMIN_SECRET)), 409, "reload_refused")
     assert statuses(client, OLD_SECRET, ADMIN_SECRET, "") == [401, 401, 401]
+
+
+def test_a_key_taken_out_is_revoked_while_an_earlier_reload_hangs(start, keys):
+    network = FakeNetwork()
+    client = start(api_keys_file=keys, session=network)
+    network.hold()
+    with ThreadPoolExecutor(2) as pool:
+        reloads = [pool.submit(client.post, "/admin/reload", headers=bearer(ADMIN_SECRET))]
+        assert network.entered.wait(60)
+        keys.write_text(f"{ADMIN.line}\n")
+        reloads.append(pool.submit(client.post, "/admin/reload", headers=bearer(ADMIN_SECRET)))
+        deadline = time.monotonic() + 60
+        while (revoked := statuses(client, OLD_SECRET)) != [401] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        network.free.set()
+        assert [reload.result().status_code for reload in reloads] == [200, 200]
+    assert revoked == [401]
 
 
 @pytest.mark.parametrize("content", ["no key", None])

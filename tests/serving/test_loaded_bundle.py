@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 import weakref
 from contextlib import asynccontextmanager, nullcontext
 
@@ -23,8 +24,11 @@ class Opener:
     def __init__(self, settings):
         self.settings, self.metrics = settings, Metrics()
         self.networks, self.error, self.hold, self.fails = [], None, False, False
+        self.opens = threading.Event()
+        self.opens.set()
 
     def __call__(self):
+        assert self.opens.wait(100)
         if self.error is not None:
             raise self.error
         network = FakeNetwork()
@@ -92,6 +96,30 @@ async def test_close_ends_a_reload_in_progress_and_the_one_that_waits(settings):
         assert running.cancelled()
         assert waiting.cancelled()
         opener.networks[1]().free.set()
+
+
+@pytest.mark.parametrize("hangs_in", ["opening", "run"])
+@in_event_loop
+async def test_a_network_that_never_ends_is_refused_and_the_next_reload_succeeds(settings, hangs_in):
+    async with warm(opener := Opener(settings)) as live:
+        before, live._timeout_s = live.current, 0.2
+        opener.hold = hangs_in == "run"
+        if hangs_in == "opening":
+            opener.opens.clear()
+        with pytest.raises(BundleError, match="in time"):
+            await live.reload()
+        assert live.current is before
+        opener.opens.set()
+        live._timeout_s, opener.hold = 60, False
+        assert (await live.reload()) is not before
+
+
+@in_event_loop
+async def test_a_bundle_that_takes_all_memory_is_refused_as_unusable(settings):
+    async with warm(opener := Opener(settings)) as live:
+        opener.error = MemoryError()
+        with pytest.raises(BundleError, match="MemoryError"):
+            await live.reload()
 
 
 @pytest.fixture
