@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 from PIL import ExifTags, Image, ImageOps
@@ -17,10 +18,11 @@ from models.bundle import load_bundle
 from models.ranking import output_probabilities, taxon_probabilities
 from serving.settings import Settings, find_bundle
 from tests.end_to_end.service import running_service
+from training.dataset.audit.examine import examine
 from training.dataset.manifest import Manifest
 from training.evaluate import bundle_subject, measure
 from training.evaluation.split_metrics import split_metrics
-from training.prepare import Sources, prepare
+from training.prepare import CACHE_FILE, Sources, prepare
 
 ROOT = Path(__file__).parents[2]
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
@@ -35,6 +37,7 @@ TRANSPOSE_OF = {
 }
 MAX_BUNDLE_BYTES = 14_000_000
 NUM_TEST = 1531
+NEAR_COPY_BITS = 8  # as in data_plants.toml
 
 
 def on_photos(test):
@@ -106,6 +109,18 @@ class TestPhotographs:
                 assert prediction["score"] == pytest.approx(expected[prediction["taxon_id"]], abs=1e-4)
 
     def test_no_test_photograph_was_trained_on(self, flowers):
+        places = [(str(row), flowers.path(row)) for row in range(len(flowers))]
+        found = examine(places, cache=flowers.folder / CACHE_FILE, workers=1, min_side_px=1)
+        hashes = np.array([picture.perceptual_hash for picture in found], dtype=np.uint64)
+        tested = np.isin(range(len(flowers)), flowers.rows_of("test"))
+        assert (tested.sum(), (~tested).sum()) == (NUM_TEST, 10_439)
+        near = np.bitwise_count(hashes[tested][:, None] ^ hashes[~tested]) <= NEAR_COPY_BITS
+        assert not (near & (flowers.labels[tested][:, None] == flowers.labels[~tested])).any()
+        for column in ("sha256", "group"):
+            values = flowers.table[column].to_numpy()
+            assert not set(values[tested]) & set(values[~tested])
+
+    def test_the_published_test_photographs_of_the_flowers_are_those_tested(self, flowers):
         with (PHOTOS / "flowers17" / "labels.csv").open(newline="") as stream:
             published = {row["path"] for row in csv.DictReader(stream) if row["split"] == "test"}
         paths = flowers.table.filter(pc.equal(flowers.table["source"].cast("string"), "flowers17"))
