@@ -85,7 +85,6 @@ def create_app(
         is_warm=lambda: live_bundle.is_warm,
         is_healthy=lambda: decoder.num_alive > 0 and live_bundle.current.scheduler.is_healthy,
     )
-    desk = _correction_desk(settings)
     deps = RouteDependencies(
         admission=admission,
         access=access,
@@ -95,30 +94,36 @@ def create_app(
         live_bundle=live_bundle,
         body_limits=_body_limits(settings),
         deadline_s=settings.deadline_s,
-        desk=desk,
+        desk=_correction_desk(settings),
     )
+    return Service(_application(settings, deps, on_failure), readiness, admission, metrics)
+
+
+def _application(
+    settings: Settings, deps: RouteDependencies, on_failure: Callable[[Exception], None] | None
+) -> Litestar:
     app = Litestar(
         route_handlers=route_handlers(
             with_metrics=settings.metrics is None,
             with_plantnet=settings.plantnet_api,
-            with_corrections=desk is not None,
+            with_corrections=deps.desk is not None,
         ),
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
         exception_handlers={Exception: failure if settings.plantnet_api else problem_response},
         openapi_config=openapi_config(),
         compression_config=_COMPRESSION,
-        cors_config=cors_config(settings.cors_origins, has_keys=access.requires_key),
-        lifespan=[_lifespan(live_bundle, decoder, desk, on_failure)],
+        cors_config=cors_config(settings.cors_origins, has_keys=deps.access.requires_key),
+        lifespan=[_lifespan(deps, on_failure)],
         logging_config=None,  # serving.metrics configures logging; Litestar's own configuration changes in 3.0
         request_max_body_size=None,  # serving.bodies limits the body
     )
     app.asgi_handler = ObservabilityMiddleware(
-        with_refusals(app, access),
-        metrics,
-        is_draining=lambda: readiness.is_draining,
+        with_refusals(app, deps.access),
+        deps.metrics,
+        is_draining=lambda: deps.readiness.is_draining,
         cors=app.cors_config,
     )
-    return Service(app, readiness, admission, metrics)
+    return app
 
 
 def _correction_desk(settings: Settings) -> CorrectionDesk | None:
@@ -159,16 +164,15 @@ def _body_limits(settings: Settings) -> BodyLimits:
 
 
 def _lifespan(
-    live_bundle: LiveBundle,
-    decoder: DecoderPool,
-    desk: CorrectionDesk | None,
-    on_failure: Callable[[Exception], None] | None,
+    deps: RouteDependencies, on_failure: Callable[[Exception], None] | None
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     """Returns the application's lifespan.
 
     At the start it warms up the bundle in the background, so that health probes are answered meanwhile. It reloads the
     bundle on SIGHUP, and stops the worker threads and the decoder processes at shutdown.
     """
+    live_bundle = deps.live_bundle
+    desk = deps.desk
 
     async def warm_up() -> None:
         try:
@@ -193,7 +197,7 @@ def _lifespan(
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await live_bundle.close()
-            await decoder.close()
+            await deps.decoder.close()
             if desk is not None:
                 await asyncio.to_thread(desk.close)
 

@@ -36,7 +36,7 @@ from models.bundle import (
     Bundle,
     seal_bundle,
 )
-from models.bundle_record import Check, FileName, Metric, Precision
+from models.bundle_record import BundleRecord, Check, FileName, Metric, Precision
 from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, Calibration, write_calibration
 from models.errors import BundleError, RecipeError
 from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
@@ -242,11 +242,9 @@ def _seal(
     fp32 has passed; it gives the metrics and the reliability diagram. The folder is for temporary files.
     """
     from training.bundling.bundle_description import describe, record_golden
-    from training.bundling.candidates import describe_check
     from training.bundling.examples import example_pictures
     from training.bundling.onnx_file import write_weights
 
-    manifest = sets.validation.manifest
     released = {precision: made for precision, made in candidates.items() if made.passed}
     placed = {precision: made.place for precision, made in released.items() if made.place is not None}
     parts: dict[str, FileName] = {GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE}
@@ -278,9 +276,26 @@ def _seal(
         metrics=fp32.metrics,
         parts=parts,
     )
+    card = _card(command, sets, candidates, fp32, record)
+    (folder / MODEL_CARD_FILE).write_text(card, encoding="utf-8")
+    files = {made.entry.file: made.path for made in released.values()}
+    files |= {name: folder / name for name in (*parts.values(), MODEL_CARD_FILE)}
+    return seal_bundle(command.out, record, sets.validation.manifest.taxonomy, files)
+
+
+def _card(
+    command: Export,
+    sets: "PictureSets",
+    candidates: "Mapping[Precision, Candidate]",
+    fp32: "EvaluatedNetwork",
+    record: BundleRecord,
+) -> str:
+    from training.bundling.candidates import describe_check
+
+    manifest = sets.validation.manifest
     found = fp32.predictions
     areas = {rank: risk_coverage(each).area for rank, each in found.rank_scores.items()}
-    card = model_card(
+    return model_card(
         record,
         manifest.taxonomy,
         *(
@@ -291,10 +306,6 @@ def _seal(
         commands_section(command, command.data, command.out, other_data=sets.other_data),
         calibration_section(fp32.fitted, manifest.taxonomy, areas, reliability_diagrams(found, manifest)),
     )
-    (folder / MODEL_CARD_FILE).write_text(card, encoding="utf-8")
-    files = {made.entry.file: made.path for made in released.values()}
-    files |= {name: folder / name for name in (*parts.values(), MODEL_CARD_FILE)}
-    return seal_bundle(command.out, record, manifest.taxonomy, files)
 
 
 def _print(bundle: Bundle) -> None:
