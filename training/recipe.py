@@ -32,7 +32,8 @@ Precision = Literal["fp16", "bf16", "off"]
 Compile = Literal["off", "default", "reduce-overhead"]
 
 NEGATIVES_SHARE: Final = 0.125
-"""Pictures without a plant that are added to each batch, as a share of batch_size; at least one."""
+"""Pictures without a plant, and as many of unknown plants, that are added to each batch, as a share of batch_size; at
+least one."""
 REMOVED: Final = {
     "name": "leave it out; a recipe is called as its file",
     "description": "write it as a comment",
@@ -176,11 +177,14 @@ class LossRecipe(Section, frozen=True, kw_only=True):
 
 
 class NegativesRecipe(Section, frozen=True, kw_only=True):
-    """Pictures that show no plant. With them, an auxiliary output learns to tell plants; it is not exported."""
+    """Pictures that show no plant, or an unknown one."""
 
     negatives: tuple[Path, ...] = ()
     """Folders of pictures that show no plant, or CSV lists with the column path; of a list with the column split, the
-    rows whose split is fit or train. A folder with a file labels.csv is read as that list. Empty: none."""
+    rows whose split is fit or train. A folder with a file labels.csv is read as that list. Empty: none. With them, an
+    auxiliary output learns to tell plants; it is not exported."""
+    unknown: tuple[Path, ...] = ()
+    """The same of plants that the network shall not know: it learns to find all outputs equally likely for them."""
 
 
 class HardwareRecipe(Section, frozen=True, kw_only=True):

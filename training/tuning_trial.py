@@ -17,7 +17,7 @@ from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
 from training.engine.weights import new_network
 from training.loading.data import EVALUATION_BATCH
-from training.loading.negatives import NOT_A_PLANT, list_negatives
+from training.loading.negatives import pictures_of_no_class
 from training.monitor.memory import is_out_of_memory
 from training.recipe import NEGATIVES_SHARE, Compile, KnobRole, Precision, Recipe, knobs_with, sides_of_epochs
 
@@ -121,13 +121,13 @@ def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, 
 
 def _steps(engine: Engine, batch_size: int, side_px: int) -> Callable[[int], float]:
     """Returns a function that takes a number of steps on random pictures and returns their duration, s."""
-    added = list_negatives(engine.recipe.negatives.negatives).of_batch(NEGATIVES_SHARE, batch_size)
+    unknown_first = reversed(pictures_of_no_class(engine.recipe.negatives))
+    added = [each.label for each in unknown_first for _ in range(each.of_batch(NEGATIVES_SHARE, batch_size))]
 
     def random_batch() -> tuple[Tensor, Tensor]:
-        """Plants and pictures without plants as the loader returns them: uint8, channels last in memory."""
-        pixels_BHW3 = torch.randint(0, 256, (batch_size + added, side_px, side_px, 3), dtype=torch.uint8)
-        labels_B = torch.randint(0, engine.network.num_outputs, (batch_size + added,))
-        labels_B[batch_size:] = NOT_A_PLANT
+        """Plants and pictures of no class as the loader returns them: uint8, channels last in memory."""
+        labels_B = torch.cat([torch.randint(0, engine.network.num_outputs, (batch_size,)), torch.tensor(added).long()])
+        pixels_BHW3 = torch.randint(0, 256, (len(labels_B), side_px, side_px, 3), dtype=torch.uint8)
         if engine.device.type == "cuda":
             pixels_BHW3, labels_B = pixels_BHW3.pin_memory(), labels_B.pin_memory()
         return pixels_BHW3.permute(0, 3, 1, 2), labels_B

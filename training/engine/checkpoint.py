@@ -86,6 +86,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     the list of those pictures, `negatives_sha256`. Other runs have no such field in the file."""
     initial_weights: str = ""
     """What was loaded before the first step, in words; empty in files of earlier versions."""
+    unknown_sha256: str = ""
+    """With pictures of unknown plants: the hash of their list. Other runs have no such field in the file."""
     packed_from: str = ""
     """With packed data: hash of the manifest that it was made from. Other runs have no such field in the file."""
 
@@ -116,7 +118,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint. If that fails, a previous file is unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = msgspec.structs.asdict(checkpoint)
-    for name in ("plant_output", "packed_from", "initial_weights"):
+    for name in ("plant_output", "unknown_sha256", "packed_from", "initial_weights"):
         if not content[name]:
             del content[name]  # files of other runs stay readable for earlier versions
     with replaced(path) as stream:

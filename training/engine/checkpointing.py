@@ -28,11 +28,13 @@ class Checkpointer:
     initial_weights: str = ""
     """What was loaded into a new run, in words; a resumed run takes it from its checkpoint."""
 
-    def __init__(self, engine: Engine, manifest: Manifest, global_batch: int, negatives: Negatives) -> None:
+    def __init__(
+        self, engine: Engine, manifest: Manifest, global_batch: int, negatives: Negatives, unknown: Negatives
+    ) -> None:
         self._engine = engine
         self._manifest = manifest
         self._global_batch = global_batch
-        self._negatives_sha256 = negatives.sha256
+        self._negatives, self._unknown = negatives, unknown
         self._recipe = engine.recipe
         self._ranks = engine.ranks
         self.folder = CheckpointFolder(self._recipe.run.run, clean=self._ranks.is_main)
@@ -66,7 +68,7 @@ class Checkpointer:
             plant_output = {
                 "weights": engine.plant_output.state_dict(),
                 "averaged": engine.scoring_model.get_submodule("plant_output").state_dict(),
-                "negatives_sha256": self._negatives_sha256,
+                "negatives_sha256": self._negatives.sha256,
             }
         return Checkpoint(
             architecture=engine.network.architecture,
@@ -85,6 +87,7 @@ class Checkpointer:
             trained_on=describe_device(engine.device),
             initial_weights=self.initial_weights,
             plant_output=plant_output,
+            unknown_sha256=self._unknown.sha256,
         )
 
     def restore(self) -> tuple[Path, Position, list[DamagedCheckpoint]]:
@@ -103,7 +106,10 @@ class Checkpointer:
             path = self._ranks.broadcast(Path())
             checkpoint = read_checkpoint(path)
         position = msgspec.convert(checkpoint.position, Position)
-        _require_same_data(checkpoint, self._recipe, self._manifest.sha256, self._negatives_sha256)
+        _require_same_data(checkpoint, self._recipe, self._manifest.sha256)
+        then = (checkpoint.plant_output or {}).get("negatives_sha256", "")
+        _require_same_list("without plants (--negatives)", self._negatives.sha256, then)
+        _require_same_list("of unknown plants (--unknown)", self._unknown.sha256, checkpoint.unknown_sha256)
         _require_same_order(checkpoint, self._recipe)
         _require_same_batches(checkpoint, self._recipe, self._ranks.num_ranks)
         if position.pictures % self._global_batch:
@@ -125,7 +131,7 @@ class Checkpointer:
         return path, position, damaged
 
 
-def _require_same_data(checkpoint: Checkpoint, recipe: Recipe, manifest_sha256: str, negatives_sha256: str) -> None:
+def _require_same_data(checkpoint: Checkpoint, recipe: Recipe, manifest_sha256: str) -> None:
     _require_same(
         "the checkpoint was trained on other data",
         f"manifest {manifest_sha256[:12]}",
@@ -138,10 +144,13 @@ def _require_same_data(checkpoint: Checkpoint, recipe: Recipe, manifest_sha256: 
         recipe.network.architecture,
         "resume with the recipe that the run was started with",
     )
-    then = (checkpoint.plant_output or {}).get("negatives_sha256", "")
+
+
+def _require_same_list(what: str, now: str, then: str) -> None:
+    """Compares hashes of lists of pictures; a run without them has the hash ""."""
     _require_same(
-        "the run was started with other pictures without plants (--negatives)",
-        f"list {negatives_sha256[:12]}" if negatives_sha256 else "none",
+        f"the run was started with other pictures {what}",
+        f"list {now[:12]}" if now else "none",
         f"list {then[:12]}" if then else "none",
         f"resume with the same folders, {_ELSE_NEW_RUN}",
     )

@@ -28,7 +28,7 @@ from training.engine.step import Engine
 from training.engine.stop_signal import Stopped, StopReason, StopSignal
 from training.engine.validation import validate
 from training.loading.data import training_loader
-from training.loading.negatives import list_negatives, num_plants
+from training.loading.negatives import num_plants, pictures_of_no_class
 from training.monitor.memory import (
     OutOfMemory,
     is_out_of_memory,
@@ -69,7 +69,7 @@ class Trainer:
         self.loader, self._batches = training_loader(
             manifest, recipe, pin=device.type == "cuda", rank=self.ranks.rank, num_ranks=self.ranks.num_ranks
         )
-        negatives = list_negatives(recipe.negatives.negatives)
+        lists = pictures_of_no_class(recipe.negatives)
         self._num_batches = len(self._batches)  # of a whole epoch
         self._steps_per_epoch = math.ceil(self._num_batches / recipe.schedule.accumulate)
         manifest.rows_of("validation")  # raises now if there are none, not after the first epoch
@@ -83,13 +83,13 @@ class Trainer:
             ranks=self.ranks,
             clock=self.monitor.clock,
         )
-        self.checkpoints = Checkpointer(self.engine, manifest, self._batches.global_batch, negatives)
+        self.checkpoints = Checkpointer(self.engine, manifest, self._batches.global_batch, *lists)
         self.reporter = Reporter(recipe, is_main=self.ranks.is_main)
         self.position = Position()
         self._last_batch: Tensor | None = None
         self._stop_at = self._stop_after_s = math.inf  # the optimizer step and the training time at which the run stops
         self._signal = StopSignal()
-        for note in notes_of_run(self.engine, negatives):
+        for note in notes_of_run(self.engine, lists):
             self.reporter.note(note)
 
     def resume(self) -> None:
@@ -226,7 +226,7 @@ class Trainer:
         def dry_run(size: int) -> None:
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-            kept = [*range(size), *range(batch_size, len(labels))]  # all pictures without a plant
+            kept = [*range(size), *range(batch_size, len(labels))]  # all pictures of no class
             self.engine.dry_run(pixels[kept], labels[kept])
 
         batch_size = num_plants(labels)

@@ -102,6 +102,15 @@ class TrainingLoss:
         return self._taxa.logits(logits_BO), self._taxa.targets(targets)
 
 
+def flat_loss(logits_BO: Tensor) -> Tensor:
+    """The mean cross entropy, nats, to equal probabilities of all outputs, for pictures that show none of them.
+
+    It is the loss of outlier exposure (Hendrycks et al. 2019).
+    """
+    log_shares_BO = logits_BO.float().log_softmax(dim=1)
+    return -log_shares_BO.mean()
+
+
 class _TaxonSums:
     """Sums probabilities and targets over the outputs of each taxon.
 

@@ -4,7 +4,7 @@ On a terminal the progress is a bar, in a log file a plain line a minute.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
@@ -50,14 +50,14 @@ def describe_run(engine: Engine, manifest: Manifest, steps_per_epoch: int, globa
     ]
 
 
-def notes_of_run(engine: Engine, negatives: Negatives) -> Iterator[str]:
-    """Yields what a user may not expect of a run: its device, BatchNorm, pictures without a plant."""
+def notes_of_run(engine: Engine, lists: Sequence[Negatives]) -> Iterator[str]:
+    """Yields what a user may not expect of a run: its device, BatchNorm, pictures of no class."""
     recipe, device = engine.recipe, engine.device
     yield from (f"warning: {warning}" for warning in cpu_warnings(recipe.hardware, device))
     yield engine.norms.explanation
-    if negatives.paths:
-        added = negatives.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size)
-        yield f"{negatives.description}: {added} are added to each batch of plants"
+    for each in lists:
+        if added := each.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size):
+            yield f"{each.description}: {added} are added to each batch of plants"
 
 
 class EpochSummary(msgspec.Struct, frozen=True):

@@ -18,15 +18,23 @@ from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LR
 
 from models.network import PlantNetwork
 from training.engine.device import Ranks, allow_tf32, amp_dtype
-from training.engine.losses import TrainingClasses, TrainingLoss, WithPlantOutput, plant_figures, plant_loss
+from training.engine.losses import (
+    TrainingClasses,
+    TrainingLoss,
+    WithPlantOutput,
+    flat_loss,
+    plant_figures,
+    plant_loss,
+)
 from training.engine.weights import choose_norms, freeze_norms
 from training.loading.augment import BatchMixer, Normalizer
-from training.loading.negatives import num_plants
+from training.loading.negatives import num_plants, num_unknown
 from training.monitor.monitor import StepClock
 from training.network_input import input_spec
 from training.recipe import Recipe, ScheduleRecipe
 
 _PLANT_WEIGHT: Final = 0.5  # of the plant output's loss
+_UNKNOWN_WEIGHT: Final = 0.5  # of the loss of unknown plants (Hendrycks et al. 2019, for pictures)
 _EMA_WARMUP_POWER: Final = 3 / 4  # timm's warm-up: the decay reaches 0.999 after 10,000 steps
 _WARMUP_START: Final = 0.01  # share of the peak learning rate at the first step
 _STEP_DECAYS: Final = 3  # of decay = "step"
@@ -156,7 +164,7 @@ class Engine:
         """Adds the gradients of a micro-batch; after the last one of its window the optimizer steps.
 
         `pixels` have shape (B, 3, side, side), uint8. `labels` are indices of the outputs, shape (B,), on the CPU;
-        `NOT_A_PLANT` for the pictures at the end that show no plant. All randomness follows from `step` (optimizer
+        then `UNKNOWN_PLANT` and last `NOT_A_PLANT` for those of no class. All randomness follows from `step` (optimizer
         steps before this one), `index` (of the micro-batch in its window) and rank. Gradients are averaged over the
         `window` micro-batches.
         """
@@ -164,14 +172,14 @@ class Engine:
         torch.manual_seed(int(np.random.SeedSequence([seed, step, index, rank]).generate_state(1)[0]))
         number = (step * self.recipe.schedule.accumulate + index) * self.ranks.num_ranks + rank
         with self.clock.stage("copy"):
-            pixels, targets = self._prepare(pixels, labels, number)
+            pixels, targets, unknown = self._prepare(pixels, labels, number)
         is_last = index + 1 == window
         # Ranks average their gradients in the last backward pass of a window only.
         with self._ddp.no_sync() if self.ranks.is_distributed and not is_last else nullcontext():
             with self.clock.stage("forward"):
                 with self.precision():
                     scores = self._forward(pixels)
-                loss, total = self._losses_of(scores, targets)
+                loss, total = self._losses_of(scores, targets, unknown)
             with self.clock.stage("backward"):
                 torch.autograd.backward(self.scaler.scale(total / window))
         self._losses.append(loss.detach())
@@ -189,11 +197,15 @@ class Engine:
             if self.ema is not None:
                 self.ema.update(step)
 
-    def _prepare(self, pixels: Tensor, labels: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """The network input of all pictures, and the targets of the plants, which come first; `number` seeds mixing."""
+    def _prepare(self, pixels: Tensor, labels: Tensor, number: int) -> tuple[Tensor, Tensor, int]:
+        """The network input of all pictures, the targets of the plants that have one, and the number of unknown plants.
+
+        `number` seeds mixing.
+        """
         of_plants = labels[: num_plants(labels)].to(self.device, non_blocking=True)
-        mixed, targets = self._mix(self.normalized(pixels), of_plants, number)
-        return mixed.contiguous(memory_format=self._memory_format), targets  # mixup on CUDA loses the layout
+        unknown = num_unknown(labels)
+        mixed, targets = self._mix(self.normalized(pixels), of_plants, number, unknown)
+        return mixed.contiguous(memory_format=self._memory_format), targets, unknown  # mixup on CUDA loses the layout
 
     def normalized(self, pixels: Tensor) -> Tensor:
         """Network inputs on the device, from uint8 pictures."""
@@ -213,15 +225,17 @@ class Engine:
             return nullcontext()
         return torch.amp.autocast(self.device.type, dtype=self.amp_dtype)
 
-    def _losses_of(self, scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss over the outputs, of the plants alone, and the sum that is minimized."""
-        if self.plant_output is None:
-            loss = self.loss(scores, targets)
-            return loss, loss
-        plants = len(targets)
-        self._plant_figures.append(plant_figures(scores[:, -1], plants))
-        loss = self.loss(scores[:plants, :-1], targets)
-        return loss, loss + _PLANT_WEIGHT * plant_loss(scores[:, -1], plants)
+    def _losses_of(self, scores: Tensor, targets: Tensor, unknown: int) -> tuple[Tensor, Tensor]:
+        """The loss over the outputs, of the plants that have one, and the sum that is minimized."""
+        known, plants = len(targets), len(targets) + unknown
+        outputs = scores[:, : self.network.num_outputs]
+        total = loss = self.loss(outputs[:known], targets)
+        if unknown:
+            total = total + _UNKNOWN_WEIGHT * flat_loss(outputs[known:plants])
+        if self.plant_output is not None:
+            self._plant_figures.append(plant_figures(scores[:, -1], plants))
+            total = total + _PLANT_WEIGHT * plant_loss(scores[:, -1], plants)
+        return loss, total
 
     def dry_run(self, pixels: Tensor, labels: Tensor) -> None:
         """Runs two forward and backward passes on this rank, and changes nothing.
@@ -235,11 +249,11 @@ class Engine:
         statistics = [(value, value.clone()) for value in self.network.buffers()]
         try:
             with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-                pixels, targets = self._prepare(pixels, labels, number=0)
+                pixels, targets, unknown = self._prepare(pixels, labels, number=0)
                 for _ in range(2):
                     with self.precision():
                         scores = self._trained(pixels)
-                    torch.autograd.backward(self._losses_of(scores, targets)[1])
+                    torch.autograd.backward(self._losses_of(scores, targets, unknown)[1])
         finally:
             for value, before in statistics:
                 value.copy_(before)

@@ -183,24 +183,23 @@ class BatchMixer:
         strengths = ((v2.MixUp, recipe.mixup), (v2.CutMix, recipe.cutmix))
         self._kinds = [kind(alpha=alpha, num_classes=num_outputs) for kind, alpha in strengths if alpha > 0]
 
-    def __call__(self, pixels: Tensor, labels: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, pixels: Tensor, labels: Tensor, step: int, unknown: int = 0) -> tuple[Tensor, Tensor]:
         """Mixes a batch of shape (batch, 3, height, width), the one of a step since the run began.
 
-        Labels have shape (plants,). Pictures beyond them show no plant; they are mixed among themselves, so that mixing
-        does not tell plants from the rest. Returns pixels, and the targets: probabilities of shape (plants,
-        num_outputs), or the labels unchanged if the recipe has neither mixup nor CutMix.
+        Labels have shape (plants,). Of the pictures beyond them `unknown` are plants of no class, and the rest show no
+        plant; both are mixed among themselves, so that mixing does not tell them from the others. Returns pixels, and
+        the targets: probabilities of shape (plants, num_outputs), or the labels unchanged if the recipe has neither
+        mixup nor CutMix.
         """
         if not self._kinds:
             return pixels, labels
         with seeded(self._seed, step):
             if _uniform(0.0, 1.0) < self._share:
                 kind = self._kinds[int(torch.randint(len(self._kinds), ()))]
-                mixed: tuple[Tensor, Tensor] = kind(pixels[: len(labels)], labels)
+                mixed, targets = kind(pixels[: len(labels)], labels)
                 others = pixels[len(labels) :]
-                if len(others) == 0:
-                    return mixed
-                others, _ = kind(others, labels.new_zeros(len(others)))
-                return torch.cat([mixed[0], others]), mixed[1]
+                parts = [part for part in (others[:unknown], others[unknown:]) if len(part)]
+                return torch.cat([mixed, *(kind(part, labels.new_zeros(len(part)))[0] for part in parts)]), targets
         return pixels, torch.nn.functional.one_hot(labels, self._num_outputs).to(pixels.dtype)
 
 

@@ -20,7 +20,7 @@ from models.preprocess import InputSpec, cropped_and_resized, needed_side_px, pi
 from training.atomic_file import replaced
 from training.dataset.manifest import Ints, Manifest
 from training.loading.augment import BatchMixer, Normalizer, random_input, seeded
-from training.loading.negatives import NOT_A_PLANT, list_negatives, num_plants
+from training.loading.negatives import NOT_A_PLANT, Negatives, num_plants, num_unknown, pictures_of_no_class
 from training.loading.sampler import EpochBatches, SampleIndex, labels_for_sampling
 from training.loading.storage import PictureStore, unreadable
 from training.machine import cores_available
@@ -36,8 +36,8 @@ _SHARED_MEMORY: Final = "/dev/shm"
 class TrainingPictures(Dataset[tuple[Tensor, int]]):
     """Augmented training pictures, indexed by `SampleIndex`.
 
-    Augmentation follows from the seed, the epoch, the row and the repeat. `negatives` show no plant; their label is
-    `NOT_A_PLANT`.
+    Augmentation follows from the seed, the epoch, the row and the repeat. Rows below 0 are pictures of no class: -1 is
+    the first of all lists in `added`.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
         augment: AugmentRecipe,
         spec: InputSpec,
         seed: int,
-        negatives: Sequence[Path] = (),
+        added: Sequence[Negatives] = (),
     ) -> None:
         self._store, self._augment, self._spec, self._seed = store, augment, spec, seed
-        self._negatives = negatives
+        self._added = added
 
     def __getitems__(self, indexes: Sequence[SampleIndex]) -> list[tuple[Tensor, int]]:
         """Returns a batch, whose plants are read in one round: pixels of shape (3, side, side), uint8, and labels."""
@@ -60,19 +60,20 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
             with seeded(self._seed, index.epoch, index.row, index.repeat), _naming_picture(manifest, index.row):
                 pixels = random_input(data, self._augment, self._spec, index.side_px)
             batch.append((pixels, manifest.label(index.row)))
-        return batch + [self._negative(index) for index in indexes if index.row < 0]
+        return batch + [self._of_no_class(index) for index in indexes if index.row < 0]
 
-    def _negative(self, index: SampleIndex) -> tuple[Tensor, int]:
-        """A picture without a plant, augmented as plants are; the next one takes the place of one that is damaged."""
-        num_negatives = len(self._negatives)
-        for offset in range(num_negatives):
-            path = self._negatives[(-1 - index.row + offset) % num_negatives]
+    def _of_no_class(self, index: SampleIndex) -> tuple[Tensor, int]:
+        """A picture of no class, augmented as plants are; the next one takes the place of one that is damaged."""
+        place, lists = -1 - index.row, iter(self._added)
+        while place >= len((of := next(lists)).paths):
+            place -= len(of.paths)
+        for path in of.paths[place:] + of.paths[:place]:
             with suppress(OSError, PictureError), seeded(self._seed, index.epoch, index.row, index.repeat):
-                return random_input(path.read_bytes(), self._augment, self._spec, index.side_px), NOT_A_PLANT
+                return random_input(path.read_bytes(), self._augment, self._spec, index.side_px), of.label
         raise DataError(
-            "none of the pictures without a plant can be read",
-            value=f"{num_negatives} pictures, first {self._negatives[0]}",
-            remedy="restore them, or correct --negatives",
+            f"none of the {of.description} can be read",
+            value=f"first {of.paths[0]}",
+            remedy="restore them, or correct --negatives and --unknown",
         )
 
 
@@ -159,7 +160,8 @@ def training_loader(
     `persistent` keeps its processes from one epoch to the next.
     """
     rows = manifest.rows_of("train")
-    negatives = list_negatives(recipe.negatives.negatives)
+    lists = pictures_of_no_class(recipe.negatives)
+    added = [(len(each.paths), each.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size)) for each in lists]
     batches = EpochBatches(
         rows,
         recipe.schedule.batch_size,
@@ -169,15 +171,12 @@ def training_loader(
         order=recipe.data.order,
         sampling=recipe.data.sampling,
         labels=labels_for_sampling(manifest, rows, recipe.loss.target),
-        num_negatives=len(negatives.paths),
-        negatives_per_batch=negatives.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size),
+        added=added,
     )
-    pictures = TrainingPictures(
-        PictureStore(manifest), recipe.augment, input_spec(recipe), recipe.run.seed, negatives.paths
-    )
+    pictures = TrainingPictures(PictureStore(manifest), recipe.augment, input_spec(recipe), recipe.run.seed, lists)
     options = _worker_options(recipe.data, persistent=persistent)
     largest_px = max(recipe.pictures.picture_px, *(side_px for _, side_px in recipe.pictures.progressive), 0)
-    pictures_of_batch = recipe.schedule.batch_size + batches.negatives_per_batch
+    pictures_of_batch = recipe.schedule.batch_size + sum(per_batch for _, per_batch in added)
     _require_shared_memory(options["num_workers"], 3 * largest_px**2 * pictures_of_batch)
     loader = PictureLoader(pictures, batch_sampler=batches, collate_fn=collate_channels_last, pin_memory=pin, **options)
     return loader, batches
@@ -252,14 +251,14 @@ def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
     loader, batches = training_loader(manifest, recipe, pin=False)
     batches.side_px = side_at_epoch(recipe.pictures, epoch=0)
     pixels, labels = next(iter(loader))
-    plants = num_plants(labels)
     spec = input_spec(recipe)
     num_outputs = len(manifest.taxonomy.outputs)
     mixed, targets = BatchMixer(recipe.augment, num_outputs, recipe.run.seed)(
-        Normalizer(spec, pixels.device)(pixels), labels[:plants], step=0
+        Normalizer(spec, pixels.device)(pixels), labels[: num_plants(labels)], step=0, unknown=num_unknown(labels)
     )
     shares = targets if targets.ndim == 2 else one_hot(targets, num_outputs)
-    captions = [caption(manifest, row) for row in shares] + ["not a plant"] * (len(labels) - plants)
+    captions = [caption(manifest, row) for row in shares]
+    captions += ["not a plant" if label == NOT_A_PLANT else "unknown plant" for label in labels[len(shares) :].tolist()]
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as stream:
         _grid(to_pictures(mixed[:_MOST_PICTURES], spec), captions[:_MOST_PICTURES]).save(stream, "PNG")

@@ -1,4 +1,7 @@
-"""Lists pictures that show no plant: folders of pictures, or CSV lists. Training and export read them alike."""
+"""Lists pictures that are no class of the network: things, and unknown plants. Training and export read them alike.
+
+They are given as folders of pictures, or as CSV lists.
+"""
 
 import csv
 import hashlib
@@ -14,9 +17,13 @@ from torch import Tensor
 
 from models.errors import DataError
 from models.preprocess import PIXEL_LIMITS
+from training.recipe import NegativesRecipe
 
 NOT_A_PLANT: Final = -1
-"""The label of a picture without a plant, which has no output. In a batch these pictures come after the plants."""
+"""The label of a picture without a plant, which has no output. In a batch these pictures come last."""
+UNKNOWN_PLANT: Final = -2
+"""The label of a plant that is no output of the network. These come before the rest."""
+_KINDS: Final = {NOT_A_PLANT: ("without a plant", "--negatives"), UNKNOWN_PLANT: ("of an unknown plant", "--unknown")}
 FIT_SPLITS: Final = ("fit", "train")
 """Rows of a list that may be trained on and fitted on; the other rows judge the result."""
 _LIST: Final = "labels.csv"
@@ -24,8 +31,9 @@ _NO_PICTURES: Final = frozenset({".txt", ".csv", ".json", ".md", ".toml", ".html
 
 
 class Negatives(msgspec.Struct, frozen=True):
-    """Pictures that show no plant."""
+    """Pictures that are no class of the network."""
 
+    label: int = NOT_A_PLANT
     paths: tuple[Path, ...] = ()
     """In the order of the folders, then sorted, or as the list has them."""
     num_broken: int = 0
@@ -37,7 +45,7 @@ class Negatives(msgspec.Struct, frozen=True):
     def description(self) -> str:
         """How many there are, in words."""
         broken = f" ({self.num_broken:,} files cannot be read)" if self.num_broken else ""
-        return f"{len(self.paths):,} pictures without a plant{broken}"
+        return f"{len(self.paths):,} pictures {_KINDS[self.label][0]}{broken}"
 
     def of_batch(self, share: float, batch_size: int) -> int:
         """How many of them are added to a batch of plants: a share of its size, but at least one."""
@@ -45,8 +53,10 @@ class Negatives(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=8)  # so that a run, which makes several loaders, keeps the same pictures
-def list_negatives(folders: tuple[Path, ...], splits: tuple[str, ...] = FIT_SPLITS) -> Negatives:
-    """Lists the pictures of folders.
+def list_negatives(
+    folders: tuple[Path, ...], splits: tuple[str, ...] = FIT_SPLITS, label: int = NOT_A_PLANT
+) -> Negatives:
+    """Lists the pictures of folders, which show no plant or, by their label, unknown plants.
 
     Only headers are read. Whether a picture decodes is seen when it is loaded. A picture that is listed twice counts
     once: otherwise the fit would know a picture that judges it.
@@ -58,27 +68,40 @@ def list_negatives(folders: tuple[Path, ...], splits: tuple[str, ...] = FIT_SPLI
         DataError: A folder or list is missing, cannot be read, or has no picture.
     """
     found, digest, num_broken = dict[Path, Path](), hashlib.sha256(), 0
+    what, flag = _KINDS[label]
     for given in folders:
+        if not given.exists():
+            raise DataError(f"no such folder of pictures {what}", value=given, remedy=f"correct {flag}")
         names = _names(given, splits)
         root = given if given.is_dir() else given.parent
         readable = [name for name in names if _has_header(root / name)]
         if not readable:
             raise DataError(
-                "no picture without a plant can be read",
+                f"no picture {what} can be read",
                 value=given,
                 limit=f"a folder of pictures, or a list with rows of split {' or '.join(splits)}",
-                remedy="correct --negatives",
+                remedy=f"correct {flag}",
             )
         num_broken += len(names) - len(readable)
         for name in readable:
             found.setdefault((root / name).resolve(), root / name)
         digest.update("\n".join([*readable, ""]).encode(errors="surrogateescape"))
-    return Negatives(tuple(found.values()), num_broken, digest.hexdigest() if folders else "")
+    return Negatives(label, tuple(found.values()), num_broken, digest.hexdigest() if folders else "")
+
+
+def pictures_of_no_class(recipe: NegativesRecipe) -> tuple[Negatives, Negatives]:
+    """Lists those of a training run: pictures that show no plant, and unknown plants."""
+    return list_negatives(recipe.negatives), list_negatives(recipe.unknown, label=UNKNOWN_PLANT)
 
 
 def num_plants(labels: Tensor) -> int:
-    """How many pictures of a batch are plants; waits for the device of the labels, so give those of the loader."""
-    return int((labels != NOT_A_PLANT).sum())
+    """How many pictures of a batch have a class; waits for the device of the labels, so give those of the loader."""
+    return int((labels >= 0).sum())
+
+
+def num_unknown(labels: Tensor) -> int:
+    """How many pictures of a batch are plants of no class; waits as `num_plants` does."""
+    return int((labels == UNKNOWN_PLANT).sum())
 
 
 def _names(given: Path, splits: tuple[str, ...]) -> list[str]:
@@ -86,8 +109,6 @@ def _names(given: Path, splits: tuple[str, ...]) -> list[str]:
     table = given / _LIST if given.is_dir() else given
     if table.is_file():
         return list(_listed(table, splits))
-    if not given.is_dir():
-        raise DataError("no such folder of pictures without plants", value=given, remedy="correct --negatives")
     found = []
     for folder, folders, files in os.walk(given):
         folders[:] = [name for name in folders if not name.startswith(".")]

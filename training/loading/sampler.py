@@ -13,7 +13,7 @@ NumPy guarantees the raw bits of a seed, but `shuffle` and `random` may change b
 the orders with known ones to detect such a change.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -126,9 +126,9 @@ def batches_left(num_pictures: int, global_batch: int, first_picture: int = 0) -
 class EpochBatches(Sampler[list[SampleIndex]]):
     """Batch sampler of one rank. Set `epoch`, `first_picture` (seen on all ranks) and `side_px` before iterating.
 
-    `batch_size` and `negatives_per_batch` are those of one rank, which gets its slice of every global batch. Neighbors
-    in `rows` should be neighbors on the disk. `labels`, the class of each row, are needed unless sampling is
-    "every_picture".
+    `batch_size` is that of one rank, which gets its slice of every global batch. Neighbors in `rows` should be
+    neighbors on the disk. `labels`, the class of each row, are needed unless sampling is "every_picture". `added` has
+    for each list of pictures of no class how many there are, and how many of them are added to a batch of one rank.
     """
 
     def __init__(
@@ -142,8 +142,7 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         order: Order = "shuffled",
         sampling: Sampling = "every_picture",
         labels: Ints | None = None,
-        num_negatives: int = 0,
-        negatives_per_batch: int = 0,
+        added: Sequence[tuple[int, int]] = (),
     ) -> None:
         if sampling != "every_picture" and labels is None:
             raise ValueError(f"{sampling} needs the label of every row")
@@ -151,12 +150,12 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         self._labels = None if sampling == "every_picture" or labels is None else labels.astype(np.int32)
         self._batch_size, self._seed, self._rank, self._num_ranks = batch_size, seed, rank, num_ranks
         self._order, self._sampling = order, sampling
-        self._num_negatives, self.negatives_per_batch = num_negatives, negatives_per_batch
+        self._added = added
         self.epoch, self.first_picture, self.side_px = 0, 0, 0
 
     @property
     def global_batch(self) -> int:
-        """Pictures in a batch on all ranks together, not counting those that show no plant."""
+        """Pictures in a batch on all ranks together, not counting those of no class."""
         return self._batch_size * self._num_ranks
 
     def __len__(self) -> int:
@@ -173,17 +172,24 @@ class EpochBatches(Sampler[list[SampleIndex]]):
             positions = np.arange(start, start + share) % len(rows)  # wraps if there are more ranks than pictures
             chosen = zip(rows[positions].tolist(), repeats[positions].tolist(), strict=True)
             plants = [SampleIndex(epoch, row, side_px, repeat) for row, repeat in chosen]
-            yield plants + self._negatives(epoch, first // self.global_batch + batch, side_px)
+            yield plants + self._of_no_class(epoch, first // self.global_batch + batch, side_px)
 
-    def _negatives(self, epoch: int, batch: int, side_px: int) -> list[SampleIndex]:
-        """The pictures without a plant of a batch of the epoch; all of them take turns, in an order of the epoch."""
-        if self.negatives_per_batch == 0:
-            return []
-        order = np.random.default_rng([self._seed, epoch, _NEGATIVES]).permutation(self._num_negatives)
-        start = (batch * self._num_ranks + self._rank) * self.negatives_per_batch
-        turns, places = np.divmod(np.arange(start, start + self.negatives_per_batch), self._num_negatives)
-        chosen = zip(order[places].tolist(), turns.tolist(), strict=True)
-        return [SampleIndex(epoch, -1 - number, side_px, turn) for number, turn in chosen]
+    def _of_no_class(self, epoch: int, batch: int, side_px: int) -> list[SampleIndex]:
+        """The pictures of no class of a batch of the epoch; all of a list take turns, in an order of the epoch.
+
+        Their rows count down from -1, through all lists. The last list comes first.
+        """
+        found, first_row = list[SampleIndex](), -1
+        for stream, (number, per_batch) in enumerate(self._added, start=_NEGATIVES):
+            if number == 0:
+                continue
+            order = np.random.default_rng([self._seed, epoch, stream]).permutation(number)
+            start = (batch * self._num_ranks + self._rank) * per_batch
+            turns, places = np.divmod(np.arange(start, start + per_batch), number)
+            chosen = zip(order[places].tolist(), turns.tolist(), strict=True)
+            found = [SampleIndex(epoch, first_row - place, side_px, turn) for place, turn in chosen] + found
+            first_row -= number
+        return found
 
     def _samples(self) -> tuple[Rows, Rows]:
         """Row and repeat of every sample of the epoch, in order; each of shape (number of rows,)."""

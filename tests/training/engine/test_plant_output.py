@@ -28,8 +28,14 @@ def things(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(data, things, tmp_path_factory):
-    return run_training(data, tmp_path_factory.mktemp("whole") / "run", *LONG, "--negatives", things)
+def strangers(tmp_path_factory):
+    return write_things(tmp_path_factory.mktemp("unknown") / "plants", count=5, first=50)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data, things, strangers, tmp_path_factory):
+    flags = ("--negatives", things, "--unknown", strangers)
+    return run_training(data, tmp_path_factory.mktemp("whole") / "run", *LONG, *flags)
 
 
 def tensors(run):
@@ -72,10 +78,11 @@ def test_the_output_is_one_more_score_beside_an_unchanged_network():
     assert added == network.num_features + 1
 
 
-def test_a_run_with_negatives_resumes_bit_for_bit(data, things, uninterrupted, tmp_path):
+def test_a_run_with_negatives_and_unknown_plants_resumes_bit_for_bit(data, things, strangers, uninterrupted, tmp_path):
     moved = shutil.copytree(things, tmp_path / "moved")
-    run = run_training(data, tmp_path / "run", *LONG, "--negatives", things, "--max-steps", 5)
-    run_training(data, run, *LONG, "--negatives", moved, "--resume")
+    flags = (*LONG, "--unknown", strangers)
+    run = run_training(data, tmp_path / "run", *flags, "--negatives", things, "--max-steps", 5)
+    run_training(data, run, *flags, "--negatives", moved, "--resume")
     assert [event["step"] for event in events(run, "resume")] == [5]
     assert losses_by_step(run) == losses_by_step(uninterrupted)
     assert events(run, "plant_output")[-1]["loss"] == events(uninterrupted, "plant_output")[-1]["loss"]
@@ -99,14 +106,18 @@ def test_a_checkpoint_of_a_version_without_negatives_resumes(finished_run, data,
     assert read_checkpoint(run / "last.pt").position["epoch"] == 3
 
 
-def test_a_resume_with_other_negatives_is_refused(finished_run, uninterrupted, data, things, tmp_path):
+def test_a_resume_with_other_pictures_of_no_class_is_refused(
+    finished_run, uninterrupted, data, things, strangers, tmp_path
+):
     others = write_things(tmp_path / "others", count=3)
-    for run, flags in [
-        (finished_run, ("--negatives", things)),
-        (uninterrupted, LONG),
-        (uninterrupted, (*LONG, "--negatives", others)),
+    for run, flag, flags in [
+        (finished_run, "--negatives", ("--negatives", things)),
+        (finished_run, "--unknown", ("--unknown", strangers)),
+        (uninterrupted, "--negatives", LONG),
+        (uninterrupted, "--negatives", (*LONG, "--negatives", others, "--unknown", strangers)),
+        (uninterrupted, "--unknown", (*LONG, "--negatives", things, "--unknown", others)),
     ]:
-        with pytest.raises(CheckpointError, match="--negatives"):
+        with pytest.raises(CheckpointError, match=flag):
             run_training(data, run, *flags, "--resume")
 
 

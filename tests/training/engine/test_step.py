@@ -14,6 +14,7 @@ from tests.training.small import command
 from training.engine.device import Ranks, allow_tf32
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
+from training.loading.negatives import NOT_A_PLANT, UNKNOWN_PLANT
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 CLASSES = TrainingClasses(taxon_of_output=(0, 1, 2), num_taxa=3, samples_of_output=(4.0, 4.0, 4.0))
@@ -46,6 +47,24 @@ def gradients(engine):
         lambda *_: found.append(torch.cat([parameter.grad.flatten() for parameter in parameters]))
     )
     return found
+
+
+def test_unknown_plants_learn_equal_probabilities_and_to_be_plants_and_are_in_no_figure():
+    engine = make_engine("--negatives", "things", "--unknown", "strangers")
+    found, (pixels, labels) = gradients(engine), batch(7)
+    labels[4:6], labels[6:] = UNKNOWN_PLANT, NOT_A_PLANT
+    scores = engine.scoring_model.eval()(engine.normalized(pixels))
+    log_shares, plants = scores[:, :3].log_softmax(1), torch.nn.functional.logsigmoid(scores[:6, 3])
+    of_known = -log_shares[range(4), labels[:4]].mean()
+    of_unknown = -(log_shares[4] / 3 + log_shares[5] / 3).sum() / 2
+    of_plant_output = -(plants.mean() + torch.nn.functional.logsigmoid(-scores[6, 3])) / 2
+    parameters = [p for group in engine.optimizer.param_groups for p in group["params"]]
+    expected = torch.autograd.grad(of_known + 0.5 * of_unknown + 0.5 * of_plant_output, parameters)
+    engine.micro_step(pixels, labels, step=0)
+    torch.testing.assert_close(found[0], torch.cat([each.flatten() for each in expected]), rtol=1e-4, atol=1e-6)
+    readings = engine.read()
+    assert readings.losses == pytest.approx([of_known.item()])
+    assert readings.plant_figures[0][0] == pytest.approx(of_plant_output.item())
 
 
 def weights(network):
@@ -161,7 +180,7 @@ def test_each_batch_of_each_rank_is_mixed_in_its_own_way(monkeypatch):
     for rank in (0, 1):
         engine = as_rank(monkeypatch, rank, "--norms", "leave", "--accumulate", 2)
         monkeypatch.setattr(
-            engine, "_mix", lambda pixels, labels, number: (numbers.append(number), (pixels, labels))[1]
+            engine, "_mix", lambda pixels, labels, number, _unknown: (numbers.append(number), (pixels, labels))[1]
         )
         for step, index in ((0, 0), (0, 1), (1, 0)):
             engine.micro_step(*batch(), step=step, index=index, window=index + 1)

@@ -13,7 +13,7 @@ from tests.training.small import command, write_things
 from training.dataset.manifest import Manifest
 from training.loading.augment import BatchMixer
 from training.loading.data import show_batch, training_loader
-from training.loading.negatives import NOT_A_PLANT, list_negatives, num_plants
+from training.loading.negatives import NOT_A_PLANT, UNKNOWN_PLANT, list_negatives, num_plants
 from training.loading.sampler import EpochBatches
 from training.recipe import AugmentRecipe
 
@@ -123,6 +123,18 @@ def test_negatives_follow_the_plants_of_each_batch_which_stay_the_same(data, thi
         assert more_pixels.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_unknown_plants_stand_between_the_plants_and_the_negatives_which_stay_the_same(data, things, tmp_path):
+    strangers = write_things(tmp_path / "strangers", count=3, first=50)
+    without, with_unknown = (loaded(data, tmp_path, things, *flags) for flags in [(), ("--unknown", strangers)])
+    for (pixels, labels), (more_pixels, more_labels) in zip(without, with_unknown, strict=True):
+        assert more_labels.tolist() == [*labels[:4].tolist(), UNKNOWN_PLANT, NOT_A_PLANT]
+        assert torch.equal(more_pixels[[0, 1, 2, 3, 5]], pixels)
+    for path in strangers.iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match=r"none of the 3 pictures of an unknown plant can be read"):
+        loaded(data, tmp_path, things, "--unknown", strangers)
+
+
 def test_negatives_depend_on_seed_epoch_and_position_alone(data, things, tmp_path):
     def negatives(**options):
         return [pixels[4:] for pixels, _ in loaded(data, tmp_path, things, **options)]
@@ -140,7 +152,7 @@ def test_the_next_picture_takes_the_place_of_one_that_does_not_decode(data, thin
     batches = loaded(data, tmp_path, folder)
     assert all(labels[-1] == NOT_A_PLANT for _, labels in batches)
     (folder / "000.png").unlink()
-    with pytest.raises(DataError, match="none of the pictures without a plant"):
+    with pytest.raises(DataError, match="none of the 9 pictures without a plant"):
         loaded(data, tmp_path, folder)
 
 
@@ -155,17 +167,27 @@ def test_a_sheet_of_a_batch_shows_them_too(data, things, tmp_path, monkeypatch):
     assert all(tile[28:, :32].std() > 10 for tile in tiles)
 
 
-@given(plants=st.integers(1, 5), others=st.integers(0, 4), kind=st.sampled_from(["mixup", "cutmix"]))
-def test_negatives_are_mixed_among_themselves_and_change_nothing_for_the_plants(plants, others, kind):
+@given(
+    plants=st.integers(1, 5),
+    unknown=st.integers(0, 3),
+    others=st.integers(0, 4),
+    kind=st.sampled_from(["mixup", "cutmix"]),
+)
+def test_pictures_of_no_class_are_mixed_among_themselves_and_change_nothing_for_the_plants(
+    plants, unknown, others, kind
+):
     mix = BatchMixer(AugmentRecipe(**{kind: 1.0}), num_outputs=3, seed=0)
-    pixels, labels = torch.rand(plants + others, 3, 8, 8), torch.arange(plants) % 3
+    pixels, labels = torch.rand(plants + unknown + others, 3, 8, 8), torch.arange(plants) % 3
     pixels[plants:] += 2  # brighter than any plant
-    mixed, targets = mix(pixels, labels, step=4)
+    pixels[plants + unknown :] += 2
+    mixed, targets = mix(pixels, labels, step=4, unknown=unknown)
     alone, alone_targets = mix(pixels[:plants], labels, step=4)
     assert torch.equal(mixed[:plants], alone)
     assert torch.equal(targets, alone_targets)
     assert mixed.shape == pixels.shape
-    assert (mixed[plants:] >= 1.99).all()
+    of_unknown, of_things = mixed[plants:].split([unknown, others])
+    assert ((of_unknown >= 1.99) & (of_unknown <= 3.01)).all()
+    assert (of_things >= 3.99).all()
 
 
 @settings(deadline=None)
@@ -184,13 +206,13 @@ def test_in_an_epoch_all_negatives_take_turns_over_all_ranks(num_negatives, per_
             seed=5,
             rank=rank,
             num_ranks=num_ranks,
-            num_negatives=num_negatives,
-            negatives_per_batch=per_batch,
+            added=((num_negatives, per_batch), (7, 1)),
         )
         batches.epoch = epoch
         for indexes in batches:
-            assert [index.row < 0 for index in indexes] == [False] * 2 + [True] * per_batch
-            chosen.update((index.row, index.repeat) for index in indexes if index.row < 0)
+            assert [index.row < 0 for index in indexes] == [False] * 2 + [True] * (1 + per_batch)
+            assert -1 - indexes[2].row - num_negatives in range(7)
+            chosen.update((index.row, index.repeat) for index in indexes[3:])
     assert set(chosen.values()) == {1}  # a repeat of a picture is augmented in its own way
     counts = Counter(row for row, _ in chosen)
     total = 6 * per_batch * num_ranks
