@@ -1,13 +1,13 @@
-"""How programs end that cannot start, or whose output nobody reads any more."""
+"""How programs read their flags, and how they end that cannot start, or whose output nobody reads any more."""
 
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from models.errors import InputError
 
@@ -32,6 +32,46 @@ def explain_missing_packages(remedy: str) -> None:
             sys.stderr.write(f"error (missing_package): {explained}\n")
 
     sys.excepthook = explain
+
+
+def read_flags(command: Any, arguments: Sequence[str] | None = None, **options: Any) -> Any:
+    """Returns the command, a Struct or one of a union, that a command line gives; exits on --help and unknown flags.
+
+    Args:
+        command: The type.
+        arguments: The words after the program's name; by default those of this process.
+        options: Of `tyro.cli`.
+    """
+    import tyro
+
+    words = sys.argv[1:] if arguments is None else arguments
+    return tyro.cli(command, args=without_empty_paths(words, command), **options)
+
+
+def without_empty_paths(arguments: Sequence[str], command: Any) -> list[str]:
+    """Returns a command line without paths that are an empty text, such as --out "" of a script: they are not set.
+
+    Otherwise they would name the working directory.
+    """
+    flags = {f"--{name.replace('_', '-')}": hint for name, hint in path_fields(command)}
+    kept: list[str] = []
+    for word in arguments:
+        before = kept[-1].replace("_", "-") if kept else ""
+        if word or (before.startswith("--") and before not in flags):
+            kept.append(word)
+        elif before in flags and get_origin(flags[before]) is not tuple:
+            kept.pop()
+    return [word for word in kept if not word.endswith("=") or word[:-1].replace("_", "-") not in flags]
+
+
+def path_fields(command: Any) -> Iterator[tuple[str, Any]]:
+    """Yields name and type of each path among the fields of a Struct, of its sections, or of a union of Structs."""
+    for each in get_args(command) or [command]:
+        for name, hint in get_type_hints(each).items():
+            if hasattr(hint, "__struct_fields__"):
+                yield from path_fields(hint)
+            elif Path in (hint, *get_args(hint)):
+                yield name, hint
 
 
 @contextmanager

@@ -12,10 +12,9 @@ from typing import Final, NoReturn
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import tyro
 
 from models.errors import BotanifyError
-from models.program import quiet_when_output_closes
+from models.program import quiet_when_output_closes, read_flags
 from serving.folder import Outcome
 
 EXIT_BAD_INPUT: Final = 1
@@ -48,7 +47,7 @@ def _run(arguments: Sequence[str] | None) -> Outcome:
     from serving.metrics import say_warnings
 
     with quiet_when_output_closes():
-        command = tyro.cli(IdentifyFolder, args=arguments, prog="python -m serving.identify_folder")
+        command = read_flags(IdentifyFolder, arguments, prog="python -m serving.identify_folder")
         say_warnings()
         return run(command)
 

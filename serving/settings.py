@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
-import tyro
 
 from models.bundle import BUNDLE_FILE
 from models.bundle_record import Precision
 from models.errors import InputError
+from models.program import path_fields, read_flags
 from serving.scheduling.networks import Provider
 
 ENVIRONMENT_PREFIX: Final = "BOTANIFY_"
@@ -125,7 +125,7 @@ def load_settings(arguments: Sequence[str] | None = None, environment: Mapping[s
         InputError: A value has the wrong type or is out of range, or a variable is unknown; the message names it.
     """
     defaults = _from_environment(os.environ if environment is None else environment)
-    settings = tyro.cli(Settings, default=defaults, args=arguments, prog="python -m serving")
+    settings: Settings = read_flags(Settings, arguments, default=defaults, prog="python -m serving")
     try:
         # tyro does not check the ranges; msgspec does when it converts.
         settings = msgspec.convert(msgspec.structs.asdict(settings), Settings)
@@ -182,10 +182,13 @@ def find_bundle(settings: Settings, releases: Path = RELEASES) -> Path:
 
 def _from_environment(environment: Mapping[str, str]) -> Settings:
     names = {_variable(name): name for name in Settings.__struct_fields__}
+    paths = dict(path_fields(Settings))
     given: dict[str, Any] = {}
     for variable, text in environment.items():
         if variable in names:
             name = names[variable]
+            if not text and name in paths:  # as Compose writes a variable that is not set
+                continue
             given[name] = [part.strip() for part in text.split(",") if part.strip()] if name in _LISTS else text
         elif variable.startswith(ENVIRONMENT_PREFIX) and variable not in _OF_OTHERS:
             [nearest] = get_close_matches(variable, names, 1, 0.0)

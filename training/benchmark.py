@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, Literal
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages
+from models.program import explain_missing_packages, read_flags
 from training.program import INSTALL, run_program
 
 explain_missing_packages(INSTALL)
@@ -137,7 +137,7 @@ def main() -> None:
 def parse(arguments: list[str]) -> Benchmark:
     """Reads the command line."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    command = tyro.cli(Benchmark, description=__doc__, args=arguments[:at])
+    command: Benchmark = read_flags(Benchmark, arguments[:at], description=__doc__)
     return replace(command, flags=tuple(arguments[at + 1 :]))
 
 

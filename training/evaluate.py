@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages
+from models.program import explain_missing_packages, read_flags
 from training.program import INSTALL, run_program
 
 explain_missing_packages(INSTALL)
 
 import msgspec
-import tyro
 
 from models.bundle import Bundle, load_bundle
 from models.bundle_record import Precision
@@ -85,7 +84,7 @@ class Evaluate(Section, frozen=True, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: evaluate(tyro.cli(Evaluate, description=__doc__)))
+    run_program(lambda: evaluate(read_flags(Evaluate, description=__doc__)))
 
 
 class Subject(msgspec.Struct, frozen=True):

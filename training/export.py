@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages
+from models.program import explain_missing_packages, read_flags
 from training.program import INSTALL, run_program
 
 explain_missing_packages(INSTALL)
 
 import msgspec
-import tyro
 from msgspec.structs import replace
 
 from models.bundle import (
@@ -110,7 +109,7 @@ class Export(Section, frozen=True, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: export(tyro.cli(Export, description=__doc__)))
+    run_program(lambda: export(read_flags(Export, description=__doc__)))
 
 
 def export(command: Export) -> Bundle:

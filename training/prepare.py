@@ -26,7 +26,7 @@ from typing import Annotated, Any, Final
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages
+from models.program import explain_missing_packages, read_flags
 from training.program import INSTALL, run_program
 
 explain_missing_packages(INSTALL)
@@ -154,7 +154,7 @@ Command = Folder | Table | InaturalistExport | Sources | Pack | Verify | Negativ
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: run(tyro.cli(Command, description=__doc__)))
+    run_program(lambda: run(read_flags(Command, description=__doc__)))
 
 
 def run(command: Command) -> None:

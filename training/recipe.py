@@ -13,6 +13,7 @@ from msgspec import Meta
 from msgspec.structs import fields, replace
 
 from models.errors import RecipeError
+from models.program import path_fields
 from training.toml_file import RECIPES, Section, check_section, read_toml
 
 Positive = Annotated[float, Meta(gt=0.0)]
@@ -268,6 +269,10 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
         part = content.get(section, {}) if section else content
         if isinstance(part, dict) and knob in part:
             raise RecipeError(f"the recipe {origin} has a setting of an earlier version", value=key, remedy=instead)
+    paths = dict(path_fields(Recipe))
+    for section, part in content.items():
+        if isinstance(part, dict):  # a path that is an empty text is not set
+            content = content | {section: {knob: part[knob] for knob in part if part[knob] != "" or knob not in paths}}
     recipe = check_section(content, Recipe, origin)
     steps, last_px = recipe.pictures.progressive, recipe.pictures.picture_px
     if steps and steps[-1][1] != last_px:

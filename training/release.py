@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Literal
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages
+from models.program import explain_missing_packages, read_flags
 from training.program import INSTALL, run_program
 
 explain_missing_packages(INSTALL)
@@ -115,7 +115,7 @@ Command = Compare | Promote | Rollback | List
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: run(tyro.cli(Command, description=__doc__)))
+    run_program(lambda: run(read_flags(Command, description=__doc__)))
 
 
 def run(command: Command) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages
+from models.program import explain_missing_packages, without_empty_paths
 from training.program import INSTALL, run_program
 
 explain_missing_packages(INSTALL)
@@ -93,6 +93,7 @@ def parse(arguments: list[str]) -> Train:
     Raises:
         RecipeError: The recipe or a flag is wrong.
     """
+    arguments = without_empty_paths(arguments, Train)
     named = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if named is None and not {"-h", "--help"} & set(arguments):
         raise RecipeError("no recipe is given", remedy="give one first, as in: train.py b4_5337 --data DATA")

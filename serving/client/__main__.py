@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
-from models.program import explain_missing_packages, quiet_when_output_closes
+from models.program import explain_missing_packages, quiet_when_output_closes, read_flags
 
 explain_missing_packages("run `make serve` once, or install the extra `client`")
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     try:
         with quiet_when_output_closes():
-            _ask(tyro.cli(Ask, args=arguments, prog="python -m serving.client"))
+            _ask(read_flags(Ask, arguments, prog="python -m serving.client"))
     except (BotanifyError, OSError) as error:
         sys.stderr.write(f"botanify: {_harmless(_in_one_line(error))}\n")
         raise SystemExit(EXIT_NO_ANSWER) from None

@@ -25,7 +25,7 @@ import tyro
 from models.errors import BotanifyError, InputError
 from models.metrics import NUM_BINS, calibration_error, reliability_bins, share
 from models.preprocess import sniff_format
-from models.program import quiet_when_output_closes
+from models.program import quiet_when_output_closes, read_flags
 from serving.corrections.correction import Correction
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program with the arguments of the command line, or those given."""
     try:
         with quiet_when_output_closes():
-            command: Command = tyro.cli(
-                Command, args=arguments, prog="python -m serving.corrections", description=__doc__
-            )
+            command: Command = read_flags(Command, arguments, prog="python -m serving.corrections", description=__doc__)
             from serving.corrections.store import opened  # the extra `corrections` is optional
 
             with opened(command.folder, command.database) as store:

@@ -80,6 +80,8 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
                     limit=str(error).removeprefix("Expected ").replace("`", ""),
                     remedy="choose a number in this range",
                 ) from error
+        if not self.out:
+            raise InputError("--out is empty", limit="a folder or the address of a bucket", remedy="correct --out")
         if self.truth not in (None, FOLDER_TRUTH) and self.list is None:
             raise InputError(
                 "--truth needs --list", value=self.truth, limit="a column of the list, or folder", remedy="add --list"

@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 import typing
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -47,6 +48,13 @@ def test_lists_are_separated_by_spaces_in_flags_and_by_commas_in_the_environment
 def test_bad_variable_is_named(environment, named):
     with pytest.raises(InputError, match=named):
         load_settings([], environment)
+
+
+def test_an_empty_text_for_a_path_is_not_set():
+    assert load_settings([], {"BOTANIFY_CORRECTIONS": "", "BOTANIFY_BUNDLE": ""}) == Settings()
+    for flags in (["--corrections", ""], ["--corrections="]):
+        assert load_settings([*flags, "--port", "9001"], {"BOTANIFY_CORRECTIONS": "/kept"}).corrections == Path("/kept")
+    assert load_settings(["--api-keys", "", "--port", "1"], {"BOTANIFY_API_KEYS": "a key"}).api_keys == ""
 
 
 def test_misspelt_variable_is_refused_with_the_nearest_name():

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import RecipeError
+from models.program import read_flags
 from training.drawn import SPLIT_OF_PICTURE
+from training.evaluate import Evaluate
 from training.recipe import (
     REMOVED,
     KnobRole,
@@ -54,6 +56,16 @@ def test_an_invalid_recipe_is_an_error_with_its_path_and_a_remedy(text, message,
     with pytest.raises(RecipeError, match=message) as caught:
         read_recipe(write(tmp_path, text))
     assert caught.value.remedy
+
+
+def test_an_empty_text_for_a_path_is_not_set(tmp_path):
+    path = write(tmp_path, '[data]\ndata = ""\nshards = "kept"\n[run]\nrun = "here"')
+    assert (read_recipe(path).data.data, read_recipe(path).data.shards) == (Path("data"), "kept")
+    command = parse([str(path), "--run=", "--data", "", "--show_batch", "", "--shards", "", "--negatives", "", "a", ""])
+    assert (command.recipe.run.run, command.recipe.data.data, command.show_batch) == (Path("here"), Path("data"), None)
+    assert (command.recipe.data.shards, command.recipe.negatives.negatives) == ("", (Path("a"),))
+    with pytest.raises(SystemExit):
+        read_flags(Evaluate, ["--data", ""])
 
 
 def test_the_error_of_a_missing_recipe_lists_the_known_ones(tmp_path):

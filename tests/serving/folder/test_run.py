@@ -12,6 +12,7 @@ import pytest
 
 from models.bundle import file_sha256
 from models.errors import DataError, InputError
+from models.program import read_flags
 from serving.folder import Outcome, run
 from serving.folder.command import IdentifyFolder
 from serving.folder.run import Progress
@@ -44,6 +45,14 @@ from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, seal_tiny_bundle, 
 def test_a_number_out_of_its_range_is_refused_by_the_name_of_its_flag(flags, words):
     with pytest.raises(InputError, match=words):
         IdentifyFolder(out="out", **flags)
+
+
+def test_an_empty_text_for_a_path_is_not_set_and_the_results_have_no_default():
+    flags = ("photographs", "--copy-to", "", "--list=", "--taxa", "rosa", "")
+    command = read_flags(IdentifyFolder, [*flags, "--out", "out"])
+    assert (command.photographs, command.copy_to, command.list, command.taxa) == ("photographs", None, None, ("rosa",))
+    with pytest.raises(InputError, match="--out is empty"):
+        read_flags(IdentifyFolder, [*flags, "--out", ""])
 
 
 def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for_and_coarsely(tmp_path, out):
