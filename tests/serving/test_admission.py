@@ -99,6 +99,25 @@ async def test_request_is_refused_when_its_expected_wait_is_too_long(requests, c
     assert refused.value.retry_after_s == 1
 
 
+@with_requests(wait_s=1.0, pace_s=0.05)
+async def test_retry_after_is_the_time_until_the_expected_wait_is_short_enough(requests, clock):
+    for _ in range(3):
+        await requests.upload(num_pictures=5)
+    requests.admission.pace.seconds_per_picture = 0.4
+    with pytest.raises(Overloaded) as refused:
+        await requests.enter()
+    # 15 pictures of 0.4 s make 6 s, less the 2.8 s of the seven that may always be ahead
+    assert refused.value.retry_after_s == 4
+
+
+@with_requests(wait_s=1.0, pace_s=3.0)
+async def test_slow_machine_still_serves_eight_clients(requests, clock):
+    for _ in range(8):
+        await requests.upload(deadline_s=60)
+    with pytest.raises(Overloaded):
+        await requests.enter()
+
+
 @with_requests(num_requests=3, num_bytes=100)
 async def test_client_that_is_alone_may_have_everything(requests, clock):
     first, *_ = [await requests.enter(num_bytes=30) for _ in range(3)]
@@ -141,6 +160,15 @@ async def test_request_that_would_miss_its_deadline_is_refused_before_any_work(r
     with pytest.raises(Overloaded):
         requests.admission.start_work(request, 1, 2.0)
     requests.admission.start_work(request, 1, 3.0)
+
+
+@with_requests(wait_s=10, pace_s=0.5)
+async def test_request_whose_last_picture_would_miss_its_deadline_is_refused(requests, clock):
+    await requests.upload()
+    request = await requests.enter()
+    with pytest.raises(Overloaded):
+        requests.admission.start_work(request, 5, 2.0)  # the first would be answered after 1 s, the last after 3 s
+    requests.admission.start_work(request, 5, 3.0)
 
 
 # ---- several clients
@@ -248,6 +276,13 @@ def test_pace_is_the_throughput_and_not_the_latency():
         now = 10 + 0.1 * index
         pace.record_end(1, start=now - 0.8, now=now, answered=True)
     assert pace.seconds_per_picture == pytest.approx(0.1, rel=0.01)
+
+
+def test_pace_is_per_picture():
+    pace = Pace(1.0)
+    for index in range(200):
+        pace.record_end(5, start=60.0 * index, now=60.0 * index + 1.0, answered=True)
+    assert pace.seconds_per_picture == pytest.approx(0.2, rel=0.01)
 
 
 def test_pace_learns_from_refused_pictures_only_if_they_were_slow():

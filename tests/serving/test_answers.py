@@ -222,6 +222,11 @@ def test_wrong_form_field_is_refused_beside_a_right_query(client, k):
     assert_problem(response, 422, "bad_parameter")
 
 
+def test_query_takes_precedence_over_the_form_field(client):
+    answer = client.post("/identify?k=4", files=images(jpeg()), data={"k": "2"}).json()
+    assert len(answer["predictions"]) == 4
+
+
 def test_unknown_fields_and_parameters_are_ignored_with_a_warning(client):
     body = form(part("organ", b"leaf"), part("image", jpeg()), part("organ", b"flower"))
     response = client.post("/identify?language=en", content=body, headers=FORM)

@@ -222,6 +222,12 @@ def test_too_many_bytes_are_too_large(chunks, content_type, index):
     assert caught.value.index == index
 
 
+@pytest.mark.parametrize("content_type", [MULTIPART, "image/jpeg"])
+def test_as_many_bytes_as_allowed_are_taken(content_type):
+    data = form(part("image", bytes(1_000))) if content_type == MULTIPART else bytes(1_000)
+    assert read(data, content_type=content_type, content_length=str(len(data))).pictures == [bytes(1_000)]
+
+
 @pytest.mark.parametrize("content_length", ["1001", "0" * 30 + "1001", "9" * 5_000])
 def test_declared_length_over_the_limit_is_too_large_before_anything_is_read(content_length):
     with pytest.raises(TooLarge):

@@ -13,6 +13,7 @@ from litestar.testing import TestClient
 from serving.app import create_app
 from serving.errors import NotReady
 from serving.scheduling.scheduler import Scheduler
+from tests.serving.conftest import wait_until_ready
 from tests.serving.tiny import FakeNetwork, InProcessDecoder, assert_problem, images, jpeg
 
 
@@ -111,6 +112,17 @@ def test_answer_is_awaited_for_its_deadline_and_no_longer(start, monkeypatch, wa
     assert timeouts_s == [expected_s]
 
 
+def test_refused_pictures_leave_the_pace_as_it_is(start):
+    client = start(session=FakeNetwork())
+    pace = client.service.admission.pace
+    pace.seconds_per_picture = 50.0
+    for _ in range(3):
+        assert_problem(client.post("/identify", files=images(b"no picture")), 415, "unsupported_format")
+    assert pace.seconds_per_picture == 50.0
+    assert post(client).status_code == 200
+    assert pace.seconds_per_picture < 50.0
+
+
 def test_client_can_shorten_the_deadline(start):
     session = FakeNetwork()
     client = start(session=session)
@@ -137,6 +149,18 @@ def test_not_ready_until_the_warm_up_has_finished(start):
     while client.get("/health/ready").status_code != 200:
         assert time.monotonic() < deadline
     assert post(client).status_code == 200
+
+
+def test_requests_before_the_service_is_ready_do_not_count_for_the_rate(start):
+    session = FakeNetwork()
+    session.hold()
+    client = start(session=session, ready=False, rate_per_minute=0.01, rate_burst=1)
+    for _ in range(3):
+        assert_problem(post(client), 503, "not_ready")
+    session.free.set()
+    wait_until_ready(client)
+    assert post(client).status_code == 200
+    assert_problem(post(client), 429, "rate_limited")
 
 
 def test_failed_warm_up_is_reported_and_the_service_never_ready(settings):

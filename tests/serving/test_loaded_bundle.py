@@ -75,6 +75,17 @@ async def test_reloads_that_are_requested_during_one_become_one(settings):
 
 
 @in_event_loop
+async def test_client_that_leaves_does_not_end_the_reload_of_the_others(settings):
+    async with warm(opener := Opener(settings)) as live:
+        opener.hold = True
+        leaving, staying = [asyncio.create_task(live.reload()) for _ in range(2)]
+        await until(lambda: len(opener.networks) == 2 and opener.networks[1]().entered.is_set())
+        leaving.cancel()
+        opener.networks[1]().free.set()
+        assert (await staying) is live.current
+
+
+@in_event_loop
 async def test_refused_reload_is_told_to_each_that_waits_and_the_next_one_succeeds(settings):
     async with warm(opener := Opener(settings)) as live:
         before, opener.error = live.current, BundleError("the bundle is damaged")

@@ -82,6 +82,10 @@ def test_malformed_trace_is_ignored(value):
     assert Trace.of([(b"traceparent", value.encode())]) is None
 
 
+def test_two_traces_are_ignored():
+    assert Trace.of([(b"traceparent", SENT.encode())] * 2) is None
+
+
 KEPT = ["/", "/web/style.css", "/web/vendor/rapidoc/rapidoc-min.js", "/schema", "/schema/openapi.json", "/model"]
 TAGS = st.text("abcdef0123456789", min_size=1).map(lambda text: f'"{text}"')
 PLAIN = {"accept-encoding": "identity"}

@@ -154,6 +154,22 @@ async def test_single_picture_runs_on_all_cores_and_several_on_one_core_each(war
     assert sorted(warm.throughput.batches) == [[1.0], [2.0]]
 
 
+@scheduled(msgspec.structs.replace(cpu_policy(2), num_workers=1))  # the last picture is alone in the queue
+async def test_no_picture_of_a_request_of_several_runs_on_all_cores(warm):
+    await warm.scheduler.run([picture(1.0), picture(2.0)], alone=True)
+    assert (warm.latency.batches, warm.throughput.batches) == ([], [[1.0], [2.0]])
+
+
+@scheduled(ONE_RUN)
+async def test_time_in_the_queue_is_measured(warm):
+    first, others = await warm.fill(3.0)
+    before_s = warm.counted('botanify_stage_seconds_sum{stage="queue"}')
+    await asyncio.sleep(0.05)
+    warm.throughput.unblocked.set()
+    await asyncio.gather(*first, *others)
+    assert warm.counted('botanify_stage_seconds_sum{stage="queue"}') - before_s >= 0.05
+
+
 @scheduled(SchedulingPolicy(2, {"throughput": 1}))
 async def test_concurrent_runs_do_not_exceed_the_policy(warm):
     first, others = await warm.fill(*range(10))
