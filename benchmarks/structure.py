@@ -53,6 +53,7 @@ def _sizes(root: Path) -> dict[str, int]:
     product = [path for package in PACKAGES for path in _tracked(root, f"{package}/*.py")]
     return {
         "tokens": _tokens(product),
+        "function_lines": max(map(_longest_function, product)),
         "modules": sum(path.name != "__init__.py" for path in product),
         **_settings(),
         "test_tokens": _tokens(_tracked(root, "tests/*.py")),
@@ -79,6 +80,12 @@ def _tracked(root: Path, pattern: str) -> list[Path]:
 
 def _lines(files: list[Path]) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in files)
+
+
+def _longest_function(path: Path) -> int:
+    nodes = ast.walk(ast.parse(path.read_bytes()))
+    functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return max(((node.end_lineno or 0) - node.lineno + 1 for node in functions), default=0)
 
 
 def _tokens(files: list[Path]) -> int:
