@@ -3,8 +3,17 @@
 Every class has a `code` for the HTTP contract and the logs. Messages may be reworded; codes never change.
 """
 
+import re
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
+
+# After the scheme up to the last @ before a slash. SQLAlchemy reads passwords with a slash, too; a port is none.
+_USER_AND_PASSWORD: Final = re.compile(r"(?<=://)(?:[^\s/]*|[^\s/:\[]*:(?!\d+/)[^\s@]*)@")
+
+
+def without_password(text: str) -> str:
+    """Returns a text in which each address, such as s3://user:password@bucket, has neither user nor password."""
+    return _USER_AND_PASSWORD.sub("", text)
 
 
 class BotanifyError(Exception):
@@ -14,7 +23,7 @@ class BotanifyError(Exception):
 
 
 class InputError(BotanifyError):
-    """An error that the user can fix. Its message is one sentence: problem, value, limit, remedy.
+    """An error that the user can fix. Its message is one sentence without passwords: problem, value, limit, remedy.
 
     Args:
         problem: What is wrong, as a clause without a period.
@@ -35,7 +44,8 @@ class InputError(BotanifyError):
         facts = [f"got {self.value}"] if self.value is not None else []
         facts += [f"expected {self.limit}"] if self.limit else []
         detail = f" ({'; '.join(facts)})" if facts else ""
-        return f"{self.problem}{detail}: {self.remedy}." if self.remedy else f"{self.problem}{detail}."
+        remedy = f": {self.remedy}" if self.remedy else ""
+        return without_password(f"{self.problem}{detail}{remedy}.")
 
 
 class RecipeError(InputError):

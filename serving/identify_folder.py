@@ -13,7 +13,7 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 
-from models.errors import BotanifyError
+from models.errors import BotanifyError, without_password
 from models.program import quiet_when_output_closes, read_flags
 from serving.folder import Outcome
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except ModuleNotFoundError as error:
         _end(f"the package {error.name} is not installed: run `make serve` once in the clone")
     except (BotanifyError, OSError) as error:
-        _end(str(error))
+        _end(without_password(str(error)))
     raise SystemExit(outcome)
 
 

@@ -1,5 +1,7 @@
-"""Writes files atomically: after a crash a file holds its old or its new content, never a part."""
+"""Writes files atomically: after a crash a file holds its old or its new content, never a part. Locks folders."""
 
+import errno
+import fcntl
 import os
 import time
 import uuid
@@ -10,7 +12,10 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from models.errors import DataError
+
 _ABANDONED_S: Final = 3600  # older temporary files belong to no running process
+_WITHOUT_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of some file systems, such as Lustre
 
 
 @contextmanager
@@ -35,6 +40,27 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path, problem: str, *, remedy: str) -> Iterator[None]:
+    """Lets one process at a time run the block for a folder, which is made if it does not exist.
+
+    The system frees the lock of a process that was killed.
+
+    Raises:
+        DataError: Another process has the lock; the message begins with `problem`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("wb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DataError(problem, value=folder, remedy=remedy) from error
+        except OSError as error:
+            if error.errno not in _WITHOUT_LOCKS:
+                raise
+        yield
 
 
 def as_json(value: object) -> bytes:

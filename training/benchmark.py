@@ -31,7 +31,7 @@ import msgspec
 import tyro
 from msgspec.structs import replace
 
-from models.errors import BotanifyError, DataError, RecipeError
+from models.errors import BotanifyError, DataError, RecipeError, without_password
 from training.atomic_file import as_json, replace_together, write_json
 from training.bundling.model_card import flag_words
 from training.engine.stop_signal import EXIT_REQUEUE
@@ -241,7 +241,8 @@ def train_arm(begun: Run, folder: Path) -> Run:
     Raises:
         RecipeError: The folder holds the arm with other settings.
     """
-    path = folder / RUN_FILE
+    path, arguments = folder / RUN_FILE, begun.command
+    begun = replace(begun, command=tuple(map(without_password, arguments)))
     if path.is_file():
         done = msgspec.json.decode(path.read_bytes(), type=Run)
         if done.command == begun.command:
@@ -251,7 +252,7 @@ def train_arm(begun: Run, folder: Path) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
     error = ""
     for _ in range(_MAX_CRASHES):
-        error = _train((*begun.command, "--run", str(folder), "--auto-resume"), folder / OUTPUT_FILE)
+        error = _train((*arguments, "--run", str(folder), "--auto-resume"), folder / OUTPUT_FILE)
         if not error or error.startswith(_ERROR):
             break
     events = without_repeats(read_log(folder)) if (folder / LOG_FILE).is_file() else []

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from models.errors import BotanifyError
+from models.errors import BotanifyError, without_password
 from models.program import quiet_when_output_closes
 
 EXIT_BAD_INPUT = 1
@@ -22,7 +22,7 @@ def run_program(program: Callable[[], Result]) -> Result:
         print(f"error ({error.code}): {error}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_INPUT) from None
     except OSError as error:  # a full disk, a folder that is not writable, a file where a folder should be
-        print(f"error (file_system): {error}", file=sys.stderr)
+        print(f"error (file_system): {without_password(str(error))}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_INPUT) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

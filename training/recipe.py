@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 from msgspec import Meta
 from msgspec.structs import fields, replace
 
-from models.errors import RecipeError
+from models.errors import RecipeError, without_password
 from models.program import path_fields
-from training.toml_file import RECIPES, Section, check_section, read_toml
+from training.toml_file import RECIPES, Section, check_section, read_toml, section_to_plain
 
 Positive = Annotated[float, Meta(gt=0.0)]
 NotNegative = Annotated[float, Meta(ge=0.0)]
@@ -291,6 +291,11 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
             remedy="correct progressive",
         )
     return recipe
+
+
+def recipe_to_store(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as plain values for the files of a run; the address of shards has no password there."""
+    return section_to_plain(replace(recipe, data=replace(recipe.data, shards=without_password(recipe.data.shards))))
 
 
 def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:

@@ -7,14 +7,13 @@ Commands:
   python training/release.py list REGISTRY                          the bundles and the history
 """
 
-import fcntl
 import os
 import re
 import shutil
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -35,7 +34,7 @@ from rich.table import Table
 from models.bundle import BUNDLE_FILE, Bundle, file_sha256, load_bundle
 from models.bundle_record import Precision
 from models.errors import BundleError, DataError
-from training.atomic_file import replaced, sync_folder, write_json
+from training.atomic_file import locked, replaced, sync_folder, write_json
 from training.dataset.sources.record import Split
 from training.recipe import WholeNumber
 from training.toml_file import Section, check_flags
@@ -293,7 +292,6 @@ class Registry:
             BundleError: The copy fails verification.
             DataError: The pointer does not name the `expected` entry any more, or another process is at work.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         with self._locked():
             if self.current != expected:
                 raise DataError(
@@ -354,17 +352,9 @@ class Registry:
             new.unlink(missing_ok=True)
         sync_folder(self.folder)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Lets one process at a time change the registry; the lock of a dead process is free."""
-        with (self.folder / ".lock").open("wb") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise DataError(
-                    "another process is changing the registry", value=self.folder, remedy="wait for it to end"
-                ) from error
-            yield
+    def _locked(self) -> AbstractContextManager[None]:
+        """Lets one process at a time change the registry."""
+        return locked(self.folder, "another process is changing the registry", remedy="wait for it to end")
 
 
 def entry_name(bundle: Bundle) -> str:

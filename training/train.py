@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from contextlib import closing
+from contextlib import closing, nullcontext
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,8 +26,8 @@ import tyro
 from msgspec.structs import replace
 
 from models.errors import RecipeError
-from training.atomic_file import write_json
-from training.recipe import REMOVED, Recipe, check_recipe, read_recipe, sizes_by_flags
+from training.atomic_file import locked, write_json
+from training.recipe import REMOVED, Recipe, check_recipe, read_recipe, recipe_to_store, sizes_by_flags
 from training.toml_file import section_to_plain
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
@@ -191,7 +191,10 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     elif command.tune:
         tune(recipe, manifest, device, ranks)
     else:
-        _run(replace(command, recipe=recipe), manifest, device, ranks)
+        remedy = "wait for it to end, or take another folder with --run"
+        alone = locked(recipe.run.run, "another process trains in this folder", remedy=remedy)
+        with alone if ranks.is_main else nullcontext():
+            _run(replace(command, recipe=recipe), manifest, device, ranks)
 
 
 def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "Ranks") -> None:
@@ -221,7 +224,7 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
                 trainer.checkpoints.folder.clear()
             trainer.checkpoints.initial_weights = loaded.replace(weights, without_folders(weights))
         if ranks.is_main:
-            write_json(folder / RECIPE_COPY, section_to_plain(recipe))
+            write_json(folder / RECIPE_COPY, recipe_to_store(recipe))
         max_steps = PROFILE_WARMUP + command.profile if command.profile else command.max_steps or math.inf
         with profile_steps(trainer.engine.optimizer, folder, command.profile if ranks.is_main else 0):
             position = trainer.run(max_steps, command.max_seconds or math.inf)

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from models.calibration import CoverageKind
-from models.errors import BotanifyError
+from models.errors import BotanifyError, without_password
 from serving.schemas import Identification, Problem
 
 _Document = TypeVar("_Document", Identification, Problem)
@@ -106,7 +106,7 @@ async def exchange(
         ServiceUnreachable: No service answered in time.
     """
     end, num_unreached = _now() + timeout_s, 0
-    shown = str(base_url.copy_with(userinfo=b""))  # without the password of a proxy
+    shown = without_password(str(base_url))
     failure: BotanifyError
     for attempt in itertools.count():
         left_s = end - _now()

@@ -10,7 +10,7 @@ import tyro
 
 from models.bundle import BUNDLE_FILE, load_bundle
 from models.bundle_record import Precision, read_record
-from models.errors import InputError
+from models.errors import InputError, without_password
 from models.taxonomy import TaxonNames
 from serving.folder.photographs import is_bucket, printable
 from serving.folder.truth import FOLDER_TRUTH
@@ -134,7 +134,7 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
         chosen = {value.removeprefix(LIST_PREFIX) for value in self.taxa if value.startswith(LIST_PREFIX)}
         contents = {name: msgspec.json.encode(sorted(set(lists[name]))) for name in sorted(chosen & lists.keys())}
         return {
-            "photographs": printable(self.photographs),
+            "photographs": without_password(printable(self.photographs)),
             "precision": choose_precision(record, self.precision, self.provider),
             "k": self.k,
             "coverage": self.coverage,

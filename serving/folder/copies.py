@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from models.errors import BotanifyError, InputError
+from models.errors import BotanifyError, InputError, without_password
 from serving.folder.photographs import Photograph, Store, is_bucket
 from serving.folder.plants import Plant
 from serving.folder.rows import Row
@@ -42,7 +42,7 @@ def copy_photographs(rows: Iterable[Row], plants: Mapping[str, Plant], store: St
             try:
                 _copy(photograph, store, target / folder_name(row))
             except (BotanifyError, OSError) as error:
-                problems.append(f"{photograph.path}: {error}")
+                problems.append(without_password(f"{photograph.path}: {error}"))
     if problems:
         sys.stderr.write(f"warning: {len(problems):,} photographs are not in {target}, such as {problems[0]}\n")
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TextIO
 import msgspec
 
 from models.bundle import load_bundle
-from models.errors import InputError
+from models.errors import InputError, without_password
 from serving.folder import Outcome
 from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
@@ -282,4 +282,4 @@ class _FolderRun:
 
 
 def _tell(sentence: str) -> None:
-    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.write(f"{without_password(sentence)}\n")

@@ -51,6 +51,21 @@ def test_message_leaves_out_what_is_not_given(facts, sentence):
     assert str(InputError("it is wrong", **facts)) == sentence
 
 
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql+psycopg://me:secret@host/name", "postgresql+psycopg://host/name"),
+        ("ftp://me:sec@ret@host:21/a@b and s3://secret@bucket", "ftp://host:21/a@b and s3://bucket"),
+        ("redis://:se/cret@host", "redis://host"),
+        ("http://host:9000/plants@home", "http://host:9000/plants@home"),
+        ("http://[::1]:80/plants@home", "http://[::1]:80/plants@home"),
+        ("me@garden.example", "me@garden.example"),
+    ],
+)
+def test_no_message_has_the_user_and_the_password_of_an_address(address, shown):
+    assert str(InputError("it is away", value=address, limit=address)) == f"it is away (got {shown}; expected {shown})."
+
+
 def test_error_from_another_process_has_the_same_message():
     error = TooManyPixels("too large", value="9 x 9", limit="at most 8", remedy="send less")
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - what multiprocessing does, with our own bytes

@@ -214,7 +214,9 @@ def test_train_understands_every_arm_of_the_shipped_sweeps(name):
 
 def test_a_sweep_runs_its_arms_round_by_round_and_writes_one_table(program, sweep, data, tmp_path, capsys):
     program(TWO_EPOCHS)
-    command = Benchmark(sweep=sweep, data=data, out=tmp_path / "out", device="cpu", flags=("--workers", "0"))
+    command = Benchmark(
+        sweep=sweep, data=data, out=tmp_path / "out", device="cpu", flags=("--shards", "s3://a:secret@b")
+    )
     result = benchmark(command)
     assert [run.seed for run in result.runs] == [0, 0, 0, 1, 1, 1]
     assert [row[0] for row in result.rows] == ["first", "larger", "larger_and_plain"]
@@ -224,7 +226,8 @@ def test_a_sweep_runs_its_arms_round_by_round_and_writes_one_table(program, swee
     assert result.machine.git_commit in told
     assert "| larger | 50.0 (50.0 to 50.0) | 50.0 (50.0 to 50.0) | 1.00 (1.00 to 1.00) |" in told
     assert str(tmp_path) not in told + (tmp_path / "out" / "small.json").read_text()
-    assert calls(tmp_path / "out" / "first-seed0")[0].count("--workers") == 1
+    assert calls(tmp_path / "out" / "first-seed0")[0].count("s3://a:secret@b") == 1
+    assert "secret" not in (tmp_path / "out" / "first-seed0" / module.RUN_FILE).read_text()
 
 
 def test_figures_of_another_machine_are_not_mixed_in(program, sweep, data, tmp_path):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from models.errors import CheckpointError, RecipeError
+from models.errors import CheckpointError, DataError, RecipeError
 from tests.training.small import (
     RECIPE,
     ROOT,
@@ -26,6 +26,7 @@ from tests.training.small import (
     write_pictures,
 )
 from training.engine.checkpoint import read_checkpoint
+from training.engine.loop import Trainer
 from training.prepare import Folder, prepare
 from training.train import main, parse, train
 
@@ -187,6 +188,30 @@ def test_a_run_that_timeout_ends_is_saved_although_timeout_sends_the_signal_twic
     ended = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 124, ended.stderr
     assert events(tmp_path / "run", "interrupted"), ended.stderr
+
+
+def test_a_second_process_in_the_folder_of_a_run_is_refused_and_changes_nothing(data, tmp_path, monkeypatch):
+    run, files = Trainer.run, []
+
+    def run_beside_another(trainer, *limits):
+        before = [path.read_bytes() for path in sorted(tmp_path.glob("*.json*"))]
+        with pytest.raises(DataError, match="another process trains in this folder"):
+            run_training(data, tmp_path, "--restart", "--seed", 7)
+        files.append((before, [path.read_bytes() for path in sorted(tmp_path.glob("*.json*"))]))
+        return run(trainer, *limits)
+
+    monkeypatch.setattr(Trainer, "run", run_beside_another)
+    run_training(data, tmp_path, "--max-steps", 1)
+    monkeypatch.undo()
+    assert [before == after for before, after in files] == [True]
+    run_training(data, tmp_path, "--resume", "--max-steps", 1)  # the lock ends with the run
+
+
+def test_no_file_of_a_run_has_the_password_of_an_address(data, tmp_path, capfd):
+    run_training(data, tmp_path, "--shards", "ftp://me:secret@garden/shards", "--max-steps", 1)
+    assert read_checkpoint(tmp_path / "last.pt").recipe["data"]["shards"] == "ftp://garden/shards"
+    written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"secret" not in written + "".join(capfd.readouterr()).encode()
 
 
 def test_a_finished_run_resumed_is_still_finished(finished_run, data, tmp_path):

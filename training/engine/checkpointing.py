@@ -14,7 +14,7 @@ from training.engine.step import Engine, fast_forward, load_optimizer
 from training.loading.negatives import Negatives
 from training.machine import current_commit
 from training.network_input import input_spec, stored_input_spec, with_input
-from training.recipe import KnobRole, Recipe, check_stored_recipe, knobs_with
+from training.recipe import KnobRole, Recipe, check_stored_recipe, knobs_with, recipe_to_store
 from training.toml_file import section_to_plain
 
 EVERY_S: Final = 600.0
@@ -78,7 +78,7 @@ class Checkpointer:
             scheduler=engine.scheduler.state_dict(),
             scaler=engine.scaler_state(),
             position=msgspec.to_builtins(position),
-            recipe=with_input(section_to_plain(self._recipe), self._recipe),
+            recipe=with_input(recipe_to_store(self._recipe), self._recipe),
             output_keys=list(self._manifest.taxonomy.output_keys),
             manifest_sha256=self._manifest.sha256,
             packed_from=self._manifest.packed_from,

@@ -37,8 +37,7 @@ from training.monitor.memory import (
     peak_memory_gb,
 )
 from training.monitor.monitor import Monitor, find_bottleneck
-from training.recipe import Recipe, side_at_epoch
-from training.toml_file import section_to_plain
+from training.recipe import Recipe, recipe_to_store, side_at_epoch
 
 MAX_BAD_STEPS: Final = 25
 """Steps in a row that may be skipped because a gradient is not finite; one more ends the run."""
@@ -123,7 +122,7 @@ class Trainer:
         self.reporter.event(
             "start",
             *plan,
-            recipe=section_to_plain(self.recipe),
+            recipe=recipe_to_store(self.recipe),
             device=str(self.device),
             plan=plan,
             step=self.position.step,

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -53,6 +54,16 @@ def test_an_empty_text_for_a_path_is_not_set_and_the_results_have_no_default():
     assert (command.photographs, command.copy_to, command.list, command.taxa) == ("photographs", None, None, ("rosa",))
     with pytest.raises(InputError, match="--out is empty"):
         read_flags(IdentifyFolder, [*flags, "--out", ""])
+
+
+def test_no_file_of_a_run_and_no_line_has_the_password_of_an_address(out, bundle_folder, capfd):
+    fsspec.filesystem("memory").pipe("/me:secret@garden/a.jpg", jpeg(RED))
+    identify("memory://me:secret@garden", out, bundle_folder)
+    assert json.loads((out / "run.json").read_text())["options"]["photographs"] == "memory://garden"
+    with pytest.raises(DataError, match=r"memory://none\b"):
+        identify("memory://me:secret@none", out.with_name("other"), bundle_folder)
+    written = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
+    assert b"secret" not in written + "".join(capfd.readouterr()).encode()
 
 
 def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for_and_coarsely(tmp_path, out):
