@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,15 @@ from onnx import TensorProto
 from models.bundle import load_bundle
 from models.errors import BundleError, InputError
 from models.openvino_session import OpenVinoSession, bf16_is_faster, has_bf16
-from models.session import LABEL_HASH_FIELD, OUTPUT_KEYS_FIELD, NetworkOutput, OnnxSession
+from models.session import (
+    FEATURES_NAME,
+    INPUT_NAME,
+    LABEL_HASH_FIELD,
+    LOGITS_NAME,
+    OUTPUT_KEYS_FIELD,
+    NetworkOutput,
+    OnnxSession,
+)
 from models.taxonomy import label_hash
 from tests.models.tiny import NETWORK, SIDE_PX, TAXONOMY, WEIGHTS, metadata_of, write_network
 
@@ -94,6 +104,40 @@ def test_openvino_gives_the_numbers_of_onnx_runtime_for_the_demonstration_bundle
     found = bundle.open_session("fp32", openvino=True, num_threads=1, num_runs=2).run(pixels)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+class SlowRequest:
+    """A request of a network that computes slowly into one array, and copies that at the end unless it is shared."""
+
+    def infer(self, inputs, share_inputs=False, share_outputs=False):
+        self.features = inputs[INPUT_NAME].mean(axis=(2, 3))
+        time.sleep(0.001)
+        found = {LOGITS_NAME: self.features @ WEIGHTS, FEATURES_NAME: self.features}
+        return found if share_outputs else {name: array.copy() for name, array in found.items()}
+
+
+@WITH_OPENVINO
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_threads_that_share_the_one_run_of_openvino_get_their_own_results(network_file, is_slow):
+    session = OpenVinoSession(network_file, num_threads=1, num_runs=1)
+    if is_slow:
+        session._network = SimpleNamespace(create_infer_request=SlowRequest)
+
+    def runs(thread):
+        for number in range(200):
+            value = np.float32(thread + number / 200)
+            yield session.run(np.full((1, 3, SIDE_PX, SIDE_PX), value)).features == pytest.approx(value, rel=1e-5)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(lambda thread: all(runs(thread)), range(4)))
+
+
+@WITH_OPENVINO
+@pytest.mark.parametrize(("num_threads", "num_runs"), [(1, 2), (2, 1)])
+def test_openvino_has_the_threads_of_all_runs(network_file, num_threads, num_runs):
+    session = OpenVinoSession(network_file, num_threads=num_threads, num_runs=num_runs)
+    assert session._network.get_property("INFERENCE_NUM_THREADS") == min(2, os.cpu_count())
+    assert session._network.get_property("NUM_STREAMS") == num_runs
 
 
 @pytest.mark.skipif(not HAS_BF16, reason="needs OpenVINO and a processor with bfloat16")

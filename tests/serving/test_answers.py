@@ -87,6 +87,15 @@ def test_answer_has_every_field(client):
     assert [prediction["position"] for prediction in answer["predictions"]] == [1, 2, 3, 4, 5]
 
 
+def test_a_preview_has_each_corner_where_the_photograph_has_it(client):
+    colors = np.array([[RED, GREEN], [BLUE, (230, 230, 20)]], np.uint8)
+    photograph = encode(Image.fromarray(colors.repeat(64, axis=0).repeat(64, axis=1)), "PNG")
+    body = client.post("/identify?preview=true", content=photograph).json()
+    with Image.open(io.BytesIO(base64.b64decode(body["images"][0]["preview"].partition(",")[2]))) as preview:
+        corners = np.asarray(preview)[:: SIDE_PX - 1, :: SIDE_PX - 1]
+    assert np.abs(corners.astype(int) - colors).max() < 40
+
+
 def test_a_preview_shows_what_the_network_saw(client):
     body = client.post("/identify?preview=true", content=jpeg(GREEN)).json()
     kind, _, content = body["images"][0]["preview"].partition(",")

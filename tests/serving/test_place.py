@@ -8,12 +8,23 @@ import pytest
 from litestar.testing import TestClient
 from PIL import ExifTags, Image
 
+from models.bundle_record import MeasuredCoverage
 from models.place import PlaceRule, Where
 from models.ranking import Thresholds
 from serving.app import create_app
 from serving.settings import Settings
 from tests.serving.conftest import wait_until_ready
-from tests.serving.tiny import GREEN, RED, TAXA, InProcessDecoder, assert_problem, draw, jpeg, seal_tiny_bundle
+from tests.serving.tiny import (
+    GREEN,
+    RED,
+    TAXA,
+    InProcessDecoder,
+    assert_problem,
+    draw,
+    jpeg,
+    seal_tiny_bundle,
+    tables,
+)
 from training.bundling.place import Records, count_records
 
 BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
@@ -99,6 +110,17 @@ def test_each_picture_shows_both_opinions_too(client, more):
             assert each["vision_score"] == pytest.approx(vision[each["taxon_id"]])
             assert 0.05 <= each["prior"] <= 20
         assert {each["vision_score"] for each in without["predictions"]} == {None}
+
+
+def test_no_measured_coverage_is_shown_with_a_place_since_none_was_measured_with_places(start, tmp_path):
+    measured = MeasuredCoverage("marginal", 0.9, 0.93, 1280, "colors, test split")
+    sealed = seal_tiny_bundle(
+        tmp_path / "tiny", tmp_path, calibration=tables(), place=(PRIOR, RULE), coverages=(measured,)
+    )
+    client = start(bundle=sealed.folder)
+    plain, there = (ask(client, coverage="0.9", **where)["candidates"] for where in ({}, at(BERLIN)))
+    assert (plain["guarantee"], plain["measured"]["covered"]) == ("marginal", 0.93)
+    assert (there["guarantee"], there["measured"]) == ("marginal", None)
 
 
 def test_a_day_counts_with_a_place(client):

@@ -196,6 +196,14 @@ def test_the_key_of_the_query_is_an_api_key(start, folders):
     assert refused.headers["Retry-After"] == "1"
 
 
+@pytest.mark.parametrize("path", ["projects", "languages", "species", "projects/all/species"])
+def test_lists_need_a_key_where_answers_do(start, folders, path):
+    secret, key = make_key("app")
+    client = start(bundle=folders[0], plantnet_api=True, api_keys=key.line)
+    assert_failure(client.get(f"/v2/{path}"), 401, "Unauthorized", "required")
+    assert client.get(f"/v2/{path}", params={"api-key": secret}).status_code == 200
+
+
 def test_the_key_is_in_no_log(start, folders, capsys):
     secret, key = make_key("app")
     client = start(bundle=folders[0], plantnet_api=True, api_keys=key.line)

@@ -30,6 +30,24 @@ def png_header(width, height):
 # ---- no picture, or no form
 
 
+# ---- pictures that need too much memory
+
+
+def progressive_jpeg(mode, megapixels):
+    """The start of a JPEG of so many megapixels, whose coefficients the decoder would all keep."""
+    data = encode(Image.new(mode, (16, 16)), "JPEG", progressive=True, subsampling=0)
+    side = struct.pack(">H", round((megapixels * 1e6) ** 0.5))
+    at = data.index(b"\xff\xc2") + 5
+    return data[:at] + 2 * side + data[at + 4 : data.index(b"\xff\xda") + 40]
+
+
+def test_a_picture_may_need_540_megabytes_but_not_800(client):
+    granted = assert_problem(post(client, progressive_jpeg("RGB", 88)), 422, "unreadable_image")
+    refused = assert_problem(post(client, progressive_jpeg("CMYK", 98)), 422, "unreadable_image")
+    assert "memory" not in granted["detail"]  # its pixels are missing
+    assert "more memory than one picture may use (expected at most 768 megabytes)" in refused["detail"]
+
+
 # ---- files that are not pictures
 
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from models import session as names
-from models.bundle import GOLDEN_FILE, GOLDEN_PART, seal_bundle
+from models.bundle import GOLDEN_FILE, GOLDEN_PART, WITH_PLACE, seal_bundle
 from models.bundle_record import FORMAT_VERSION, Architecture, BundleRecord, DataSource, Metric, NetworkFile
 from models.calibration import (
     CALIBRATION_FILE,
@@ -172,7 +172,8 @@ def seal_tiny_bundle(
     if calibration is not None:
         parts[CALIBRATION_PART] = CALIBRATION_FILE
         files[CALIBRATION_FILE] = scratch / CALIBRATION_FILE
-        write_calibration(files[CALIBRATION_FILE], {"fp32": calibration})
+        with_place = Calibration(conformal=calibration.conformal)
+        write_calibration(files[CALIBRATION_FILE], {"fp32": calibration, f"fp32{WITH_PLACE}": with_place})
     if examples:
         parts[EXAMPLES_PART] = EXAMPLES_FILE
         files[EXAMPLES_FILE] = scratch / EXAMPLES_FILE
