@@ -24,10 +24,11 @@ from serving.errors import RunFailed
 from serving.machine import available_cores, return_freed_memory
 from serving.metrics import Metrics
 from serving.scheduling.networks import RunMode, SchedulingPolicy, choose_policy, choose_precision, open_networks
-from serving.scheduling.scheduler import Scheduler, run_in_daemon_thread
+from serving.scheduling.scheduler import Scheduler
 from serving.schemas import Asked
 from serving.settings import Settings, find_bundle
 from serving.species import ALL_TAXA, TaxaLists, TaxaSelector, read_taxa_lists
+from serving.threads import run_in_daemon_thread
 
 _GRADIENT_PX: Final = 96
 _WARM_UP_COVERAGE: Final = 0.9
