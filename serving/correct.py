@@ -81,7 +81,9 @@ async def correct(
     """
     client, desk = authorize(deps.access, request), _desk(deps)
     answer = desk.find(id_of_request, client.identity)
-    async with deps.admission.enter(client.identity) as admitted:
+    desk.require_free()  # before the upload
+    async with deps.admission.enter(client.identity) as admitted:  # until it is stored, for its pictures take memory
+        admitted.num_pictures = 0  # that are decoded
         body = Body([], {}, [])
         if (content_type := request.headers.get("content-type", "")).lower().startswith("multipart/"):
             body = await read(request, admitted, deps, _FORM)
@@ -89,9 +91,9 @@ async def correct(
             raise MalformedBody(
                 "the body is not a form", value=content_type[:60], limit="multipart/form-data, or no body"
             )
-    given = {**body.fields, **request.query_params.dict()}
-    taxon_id, name = _taxon(deps, given)
-    await desk.correct(answer, taxon_id, name, certain=parse_switch(given, "certain"), pictures=body.pictures)
+        given = {**body.fields, **request.query_params.dict()}
+        taxon_id, name = _taxon(deps, given)
+        await desk.correct(answer, taxon_id, name, certain=parse_switch(given, "certain"), pictures=body.pictures)
     return CorrectionView(
         correction_id=answer.draft.correction_id,
         taxon_id=taxon_id,

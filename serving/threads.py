@@ -48,9 +48,9 @@ class Worker:
         """Ends the thread after its current call."""
         self._calls.put(None)
 
-    def join(self) -> None:
-        """Waits until the thread has ended; blocks the caller."""
-        self._thread.join()
+    def join(self, timeout_s: float | None = None) -> None:
+        """Waits until the thread has ended, or the time is over; blocks the caller."""
+        self._thread.join(timeout_s)
 
     def _process_calls(self) -> None:
         lower_priority()

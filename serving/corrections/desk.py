@@ -1,15 +1,15 @@
 """Takes corrections from requests to the store: remembers recent answers, and writes in a thread of its own.
 
-Answers never wait for the store: they are remembered in memory, and a full disk or a locked database costs corrections
-alone.
+Answers never wait for the store: they are remembered in memory, and a full disk, a locked database or one that does not
+respond costs corrections alone. Neither can it hold the service when that stops.
 """
 
 import asyncio
 import hashlib
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -18,12 +18,15 @@ import structlog
 
 from serving.corrections.correction import Correction
 from serving.errors import BadParameter, StoreUnavailable, UnknownAnswer
+from serving.threads import Worker
 
 if TYPE_CHECKING:
     from serving.corrections.store import Store
 
 _MAX_ANSWERS: Final = 10_000  # about 10 MB
-_MAX_WAITING: Final = 32  # what waits holds pictures in memory
+_MAX_WAITING: Final = 32  # each holds its place among the requests
+_DEADLINE_S: Final = 6.0  # a little longer than the store waits for a lock
+_CLOSE_S: Final = 1.0  # what `serving.server` leaves for closing
 _PURGE_EVERY_S: Final = 3_600.0
 _RETRY_S: Final = 5
 
@@ -54,8 +57,10 @@ class CorrectionDesk:
         self.days = days
         self._store = store
         self._answers: OrderedDict[tuple[str, str], RecentAnswer] = OrderedDict()
-        self._thread = ThreadPoolExecutor(1, "corrections")
+        self._writer, self._purger = Worker("corrections"), Worker("purge")
+        self._call: asyncio.Future[Any] | None = None
         self._num_waiting = 0
+        self._is_away = False
 
     def remember(self, request_id: str, answer: RecentAnswer) -> None:
         """Remembers an answer, and forgets the oldest one if there are too many."""
@@ -78,6 +83,15 @@ class CorrectionDesk:
                 remedy="identify the pictures again",
             )
         return answer
+
+    def require_free(self) -> None:
+        """Checks that a correction would not wait behind many others, or behind one while the store does not work.
+
+        Raises:
+            StoreUnavailable: It would.
+        """
+        if self._call is not None and (self._is_away or self._num_waiting >= _MAX_WAITING):
+            raise StoreUnavailable.with_retry("other corrections are waiting for the store", _RETRY_S)
 
     async def correct(
         self, answer: RecentAnswer, taxon_id: str | None, name: str, *, certain: bool, pictures: Sequence[bytes]
@@ -120,7 +134,7 @@ class CorrectionDesk:
         """Deletes what is too old, at once and then every hour."""
         while True:
             try:
-                number = await self._in_thread(lambda: self._store.purge(self.days))
+                number = await self._purger.submit(lambda: self._store.purge(self.days))
             except Exception as error:  # expired pictures must go after any failure
                 _log.error("corrections_not_purged", error=type(error).__name__)
                 number = 0
@@ -129,21 +143,43 @@ class CorrectionDesk:
             await asyncio.sleep(_PURGE_EVERY_S)
 
     def close(self) -> None:
-        """Finishes what was begun, and closes the store."""
-        self._thread.shutdown()
-        self._store.close()
+        """Finishes what was begun and closes the store, unless that takes too long."""
+        end_at = time.monotonic() + _CLOSE_S
+        workers = self._writer, self._purger
+        for worker in workers:
+            worker.stop()
+            worker.join(max(0.0, end_at - time.monotonic()))
+        if not any(worker.is_alive for worker in workers):
+            self._store.close()
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        if self._num_waiting >= _MAX_WAITING:
-            raise StoreUnavailable.with_retry("too many corrections are waiting for the store", _RETRY_S)
-        self._num_waiting += 1
-        task = asyncio.get_running_loop().run_in_executor(self._thread, work)
-        task.add_done_callback(self._one_less)
+        """Runs a call within the deadline, one at a time; after a failure none waits for another one."""
+        call = None
         try:
-            return await task
+            async with asyncio.timeout(_DEADLINE_S):
+                while self._call is not None:
+                    self.require_free()
+                    self._num_waiting += 1
+                    try:
+                        await asyncio.wait({self._call})
+                    finally:
+                        self._num_waiting -= 1
+                call = self._call = self._writer.submit(work)
+                call.add_done_callback(self._end)
+                await asyncio.wait({call})  # a client that leaves does not end it
+                result: _Result = call.result()
+                return result
+        except TimeoutError:
+            self._is_away = True
+            _log.error("store_unavailable", error=f"no response within {_DEADLINE_S:g} s")
+            raise StoreUnavailable.with_retry("the store of corrections does not respond", _RETRY_S) from None
         except StoreUnavailable as error:
-            _log.error("store_unavailable", error=" ".join(str(error.__cause__).split())[:300])
+            if error.__cause__ is not None:
+                _log.error("store_unavailable", error=" ".join(str(error.__cause__).split())[:300])
             raise
+        finally:
+            del call  # it holds its exception, whose traceback holds this frame and the pictures
 
-    def _one_less(self, _: Any) -> None:
-        self._num_waiting -= 1
+    def _end(self, call: "asyncio.Future[Any]") -> None:
+        self._call = None
+        self._is_away = isinstance(call.exception(), StoreUnavailable)

@@ -111,7 +111,10 @@ class Store:
         try:
             (folder / _PICTURES).mkdir(parents=True, exist_ok=True)
             sqlite = URL.create("sqlite", database=str(folder.resolve() / DATABASE_FILE))
-            self._engine = _open(make_url(database) if database else sqlite)
+            address = make_url(database) if database else sqlite
+            if database and address.drivername != "postgresql+psycopg":
+                raise ValueError(f"the database is {address.drivername}")
+            self._engine = _open(address)
             with self._engine.begin() as connection:
                 _migrate(connection)
         except (OSError, SQLAlchemyError, ValueError, ImportError, CommandError) as error:
@@ -213,8 +216,8 @@ class Store:
         return number
 
     def all(self) -> Iterator[Correction]:
-        """Yields all corrections, the oldest first."""
-        with self._engine.connect() as connection:
+        """Yields all corrections, the oldest first; errors as `put`."""
+        with _told(), self._engine.connect() as connection:
             named: dict[str, list[str]] = {}
             for row in connection.execute(select(pictures).order_by(pictures.c.position)):
                 named.setdefault(row.correction_id, []).append(row.sha256)
@@ -236,8 +239,8 @@ class Store:
         if kept + new > self._max_bytes:
             raise StoreFull(
                 "the store of corrections has no room for these pictures",
-                value=f"{(kept + new) / 1e6:,.1f} MB",
-                limit=f"{self._max_bytes / 1e6:,.1f} MB",
+                value=f"{kept + new:,} bytes",
+                limit=f"{self._max_bytes:,} bytes",
                 remedy="send the correction without pictures, or ask the operator",
             )
 
@@ -259,11 +262,13 @@ class Store:
             draft.unlink(missing_ok=True)
 
     def _unlink_unused(self, names: Collection[str]) -> None:
-        for name in names:
-            with self._engine.connect() as connection:
-                used = connection.execute(select(pictures.c.sha256).where(pictures.c.sha256 == name).limit(1)).first()
-            if used is None:
-                self.path(name.removeprefix(".")[:64]).with_name(name).unlink(missing_ok=True)
+        for some in _batched(names):
+            with self._engine.begin() as connection:
+                unused = set(some) - _used(connection, some)
+                if unused:
+                    _lock(connection, "LOCK TABLE pictures IN SHARE MODE")  # else a row could come before the file goes
+                    for name in unused - _used(connection, unused):
+                        self.path(name.removeprefix(".")[:64]).with_name(name).unlink(missing_ok=True)
 
 
 def _require_short(row: Mapping[str, Any]) -> None:
@@ -287,6 +292,15 @@ def _delete(connection: Connection, ids: Collection[str]) -> list[str]:
     return names
 
 
+def _used(connection: Connection, names: Collection[str]) -> set[str]:
+    return set(connection.execute(select(pictures.c.sha256).where(pictures.c.sha256.in_(names))).scalars())
+
+
+def _lock(connection: Connection, of_postgresql: str) -> None:
+    """Makes other writers wait until the transaction ends; SQLite has one lock for all."""
+    connection.execute(text(of_postgresql if connection.dialect.name == "postgresql" else "BEGIN IMMEDIATE"))
+
+
 def _batched(ids: Collection[str]) -> Iterator[list[str]]:
     """Yields the ids in lists that a statement can hold."""
     rest = iter(ids)
@@ -296,7 +310,13 @@ def _batched(ids: Collection[str]) -> Iterator[list[str]]:
 
 def _open(address: URL) -> Engine:
     is_sqlite = address.get_backend_name() == "sqlite"
-    limits = {"connect_timeout": _LOCK_S, "options": f"-c statement_timeout={1000 * _LOCK_S}"}
+    limits = {
+        "connect_timeout": _LOCK_S,
+        "options": f"-c statement_timeout={1000 * _LOCK_S}",
+        "tcp_user_timeout": 1000 * _LOCK_S,  # a network that is lost ends a call, and so does
+        "keepalives_idle": _LOCK_S,  # a machine that is gone while the call waits for its answer
+        "keepalives_interval": 1,
+    }
     engine = create_engine(
         address,
         pool_pre_ping=True,
@@ -320,8 +340,7 @@ def _migrate(connection: Connection) -> None:
     config.attributes["connection"] = connection
     newest = ScriptDirectory.from_config(config).get_current_head()
     if MigrationContext.configure(connection).get_current_revision() != newest:  # else no lock: who reads never waits
-        is_postgresql = connection.dialect.name == "postgresql"
-        connection.execute(text("SELECT pg_advisory_xact_lock(7110427)" if is_postgresql else "BEGIN IMMEDIATE"))
+        _lock(connection, "SELECT pg_advisory_xact_lock(7110427)")
         command.upgrade(config, "head")  # looks again
 
 
@@ -331,4 +350,9 @@ def opened(folder: Path, database: str) -> Iterator[Store]:
     if not (folder / (_PICTURES if database else DATABASE_FILE)).exists():
         raise InputError("no such folder of corrections", value=folder, remedy="give the folder of --corrections")
     with Store(folder, database) as store:
-        yield store
+        try:
+            yield store
+        except StoreUnavailable as error:
+            reason = " ".join(str(error.__cause__).split())[:300]
+            remedy = "try again, or restore the backup"
+            raise InputError("the store of corrections cannot be used", value=reason, remedy=remedy) from error

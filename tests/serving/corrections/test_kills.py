@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 import threading
@@ -13,9 +14,10 @@ from itertools import count
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
-from serving.corrections.store import Store
+from serving.corrections.store import DATABASE_FILE, Store
 from tests.serving.program import run, service
 from tests.serving.tiny import jpeg
 
@@ -122,3 +124,83 @@ def test_postgresql_keeps_the_same(bundle_folder, tmp_path):
         ).stdout.splitlines()
         assert len(listed) >= len(accepted)
         assert not (tmp_path / "kept" / "corrections.sqlite").exists()
+
+
+@contextmanager
+def frozen(folder):
+    """No process of the database server in the folder runs meanwhile, as after the loss of its network."""
+    server = psutil.Process(int((folder / "data" / "postmaster.pid").read_text().split()[0]))
+    processes = [server, *server.children()]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_stored", [True, False])  # a connection of the pool, or a new one
+def test_a_frozen_postgresql_neither_holds_corrections_nor_the_stop(bundle_folder, tmp_path, has_stored):
+    picture = jpeg()
+    with postgresql() as address:
+        flags = ("--corrections", str(tmp_path / "kept"), "--corrections-database", address)
+        with service(bundle_folder, *FLAGS, *flags) as running, httpx.Client(timeout=60) as client:
+            url = "http://{}:{}".format(*running.address())
+
+            def identify():
+                return client.post(f"{url}/identify", files={"image": picture}).json()["request_id"]
+
+            def correct(request_id):
+                return client.post(f"{url}/identify/{request_id}/correction", params={"other": "a rose"})
+
+            ids = [identify() for _ in range(3)]
+            if has_stored:
+                assert correct(ids[0]).status_code == httpx.codes.OK
+            with frozen(Path(httpx.URL(address).params["host"])):
+                began = time.monotonic()
+                assert correct(ids[1]).status_code == httpx.codes.SERVICE_UNAVAILABLE
+                told = time.monotonic()
+                assert correct(ids[2]).status_code == httpx.codes.SERVICE_UNAVAILABLE
+                refused = time.monotonic()
+                assert identify()
+                stopping = time.monotonic()
+                assert running.stop() == 0
+                stopped = time.monotonic()
+        print(
+            f"503 after {told - began:.1f} s, then after {refused - told:.2f} s; stopped in {stopped - stopping:.1f} s"
+        )
+        assert stopped - stopping < 25  # as docs/operate.md says
+
+
+def peak_bytes(process):
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+@pytest.mark.slow
+def test_corrections_that_wait_for_a_locked_file_count_as_held(bundle_folder, tmp_path):
+    pictures = [("image", jpeg() + bytes(9_500_000)) for _ in range(5)]
+    with service(bundle_folder, "--corrections", str(tmp_path), *FLAGS) as running, httpx.Client(timeout=60) as client:
+        url = "http://{}:{}".format(*running.address())
+        request_id = client.post(f"{url}/identify", files=pictures).json()["request_id"]
+
+        def correct(_=None):
+            began = time.monotonic()
+            where = f"{url}/identify/{request_id}/correction"
+            answer = httpx.post(where, params={"other": "a rose"}, files=pictures, timeout=60)
+            return answer.status_code, time.monotonic() - began
+
+        before = peak_bytes(running.process)
+        with sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None) as other, ThreadPoolExecutor(34) as pool:
+            other.execute("BEGIN EXCLUSIVE")
+            answers = list(pool.map(correct, range(34)))
+            other.execute("ROLLBACK")
+        assert {status for status, _ in answers} == {httpx.codes.SERVICE_UNAVAILABLE}
+        grown = peak_bytes(running.process) - before
+        print(f"{grown / 1e6:.0f} MB more; 503 after {', '.join(f'{s:.1f}' for s in sorted(s for _, s in answers))} s")
+        assert (
+            grown < 2 * 256_000_000
+        )  # --max-held-bytes, and as much for the pieces of pictures before they are joined
+        assert correct()[0] == httpx.codes.OK
