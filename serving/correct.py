@@ -1,5 +1,6 @@
 """Answers POST /identify/{request_id}/correction, what a person says of an answer, and takes it back."""
 
+import unicodedata
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
@@ -20,6 +21,10 @@ from serving.schemas import MAX_NAME_LENGTH, Given, check_name_length, parse_swi
 _FORM: Final = FormNames(
     parameters={"taxon": 4 * MAX_NAME_LENGTH, "other": 4 * MAX_NAME_LENGTH, "certain": 16}, needs_image=False
 )
+
+# Persian, Hindi and Sinhala are spelled with them. Other characters that are not shown, such as those that reverse the
+# direction of a text, are refused.
+_JOINERS: Final = dict.fromkeys(map(ord, "\u200c\u200d"))
 
 
 class CorrectionView(msgspec.Struct, frozen=True):
@@ -131,9 +136,15 @@ def _desk(deps: RouteDependencies) -> CorrectionDesk:
     return deps.desk
 
 
+def _plain(text: str) -> str:
+    """Returns a name as another person types it: composed letters, ordinary spaces, no hyphens that are not shown."""
+    composed = unicodedata.normalize("NFC", text).replace("\u00ad", "")
+    return "".join(" " if unicodedata.category(char) == "Zs" else char for char in composed).strip()
+
+
 def _taxon(deps: RouteDependencies, given: Given) -> tuple[str | None, str]:
     """Returns the id of the taxon, None if the model does not know it, and its name."""
-    names, others = ([each.strip() for each in given.get(name, ()) if each.strip()] for name in ("taxon", "other"))
+    names, others = ([*filter(None, map(_plain, given.get(name, ())))] for name in ("taxon", "other"))
     if len(names) + len(others) != 1:
         raise BadParameter(
             "a correction needs `taxon` or `other`, once",
@@ -146,7 +157,8 @@ def _taxon(deps: RouteDependencies, given: Given) -> tuple[str | None, str]:
     known = loaded.names.find(text)
     only = loaded.taxonomy.taxa[int(known.taxa[0])] if known is not None and len(known.taxa) == 1 else None
     if others and only is None:
-        if not text.isprintable():
+        seen = text.translate(_JOINERS)
+        if not (seen and seen.isprintable()):
             raise BadParameter("the parameter `other` has characters that cannot be printed", remedy="send plain text")
         return None, text
     taxon = loaded.taxonomy.by_id.get(text) or only

@@ -1,21 +1,35 @@
 """Corrections over HTTP: kept with their answer and the pictures that were given, replaced, taken back, refused."""
 
+import asyncio
+import hashlib
+import os
 import sqlite3
+import stat
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 from litestar.testing import TestClient
 from msgspec.structs import replace
+from sqlalchemy import Engine, event, make_url
+from structlog.testing import capture_logs
 
 from models.errors import InputError
 from serving.access.keys import make_key
 from serving.app import create_app
-from serving.corrections.store import DATABASE_FILE, Store
+from serving.corrections.desk import CorrectionDesk
+from serving.corrections.store import DATABASE_FILE, Store, _open
+from serving.errors import StoreUnavailable
 from tests.serving.conftest import wait_until_ready
+from tests.serving.corrections.test_program import correction
 from tests.serving.tiny import GREEN, TAXA, TAXONOMY, InProcessDecoder, assert_problem, jpeg, seal_tiny_bundle
 
 ROSE, DAISY = jpeg(), jpeg(GREEN)
@@ -125,12 +139,32 @@ def test_a_correction_is_taken_back_with_its_pictures_but_those_of_others_stay(c
         {"taxon": "Rosa"},
         {"other": "x" * 201},
         {"other": "a\x00b"},
+        {"other": "a\tb"},
+        {"other": "a\u202eb"},
+        {"other": "a\u2066b"},
+        {"other": "\u200d"},
+        {"other": "\u00ad"},
         {"taxon": "crocus", "certain": "maybe"},
     ],
 )
 def test_a_correction_that_says_nothing_clear_is_refused(client, folder, fields):
     assert_problem(correct(client, ask(client), **fields), 422, "bad_parameter")
     assert kept(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("گل\u200cسرخ", "گل\u200cسرخ"),
+        ("क्\u200dष", "क्\u200dष"),
+        ("ක්\u200dර", "ක්\u200dර"),
+        ("Chêne\u00a0vert", "Chêne vert"),
+        ("Che\u0302ne vert", "Chêne vert"),
+        ("Schnee\u00adglöckchen", "Schneeglöckchen"),
+    ],
+)
+def test_people_name_plants_as_their_language_is_spelled(client, typed, name):
+    assert correct(client, ask(client), other=typed).json()["name"] == name
 
 
 def test_a_name_that_is_too_long_for_postgresql_is_refused_with_sqlite_too(settings, folder, tmp_path, monkeypatch):
@@ -161,6 +195,8 @@ def test_an_answer_whose_own_texts_are_too_long_can_be_corrected(settings, folde
 def test_only_pictures_that_were_identified_are_kept(client, folder):
     assert_problem(correct(client, ask(client), DAISY, taxon="crocus"), 422, "bad_parameter")
     assert (files(folder), kept(folder)) == (set(), [])
+    assert_problem(correct(client, ask(client), ROSE, DAISY, taxon="crocus"), 422, "bad_parameter")
+    assert (files(folder), kept(folder)) == (set(), [])
     answer = client.post(f"/identify/{ask(client)}/correction", content=ROSE, headers={"Content-Type": "image/jpeg"})
     assert_problem(answer, 400, "malformed_body")
 
@@ -183,7 +219,8 @@ def test_a_full_store_refuses_pictures_but_neither_answers_nor_words(settings, f
         assert correct(client, ask(client), ROSE, taxon="crocus").status_code == 200
         assert correct(client, ask(client), ROSE, taxon="crocus").status_code == 200  # the same bytes need no room
         request_id = ask(client, DAISY)
-        assert_problem(correct(client, request_id, DAISY, taxon="crocus"), 507, "store_full")
+        problem = assert_problem(correct(client, request_id, DAISY, taxon="crocus"), 507, "store_full")
+        assert f"got {len(ROSE) + len(DAISY):,} bytes" in problem["detail"]
         assert correct(client, request_id, taxon="crocus").status_code == 200
 
 
@@ -227,8 +264,209 @@ def test_what_is_too_old_goes_at_the_next_start(settings, folder):
     with sqlite3.connect(folder / DATABASE_FILE) as database:
         database.execute("UPDATE corrections SET created = '2020-01-01T00:00:00+00:00'")
     with running(settings, folder):
-        pass
-    assert (files(folder), kept(folder)) == (set(), [])
+        until(lambda: (files(folder), kept(folder)) == (set(), []))
+
+
+def test_expired_corrections_go_and_so_do_files_without_a_row(folder):
+    now = datetime.now(UTC)
+    days = (364, 366)
+    with Store(folder) as store:
+        for number, age in enumerate(days):
+            created = (now - timedelta(days=age)).isoformat(timespec="seconds")
+            store.put(correction(number, created=created), [(ROSE, DAISY)[number]])
+        lost = {61: store.path("ab" * 32), 59: store.path("cd" * 32)}
+        for minutes, path in lost.items():
+            path.parent.mkdir()
+            path.touch()
+            os.utime(path, 2 * ((now - timedelta(minutes=minutes)).timestamp(),))
+        assert store.purge(365) == 1
+        assert [each.correction_id for each in store.all()] == [f"{0:032x}"]
+        assert [path.exists() for path in lost.values()] == [False, True]
+        assert (store.path(hashlib.sha256(ROSE).hexdigest()).exists(), len(files(folder))) == (True, 2)
+
+
+def test_a_purge_asks_for_many_pictures_at_once(folder):
+    with Store(folder) as store:
+        pictures = [bytes([number]) for number in range(40)]
+        for number, picture in enumerate(pictures):
+            store.put(correction(number, created=datetime.now(UTC).isoformat()), [picture])
+        for path in folder.glob("pictures/*/*"):
+            os.utime(path, (0, 0))
+        statements = []
+        with listening("before_cursor_execute", lambda *told: statements.append(told[2])):
+            store.purge(365)
+        assert len(files(folder)) == len(pictures)
+        assert len(statements) < len(pictures) / 4
+
+
+def test_a_picture_of_two_corrections_needs_room_once(folder):
+    with Store(folder, max_bytes=2 * len(ROSE) + len(DAISY) - 1) as store:
+        store.put(correction(0), [ROSE])
+        store.put(correction(1), [ROSE])
+        store.put(correction(2), [DAISY])
+
+
+@contextmanager
+def listening(name, listener):
+    event.listen(Engine, name, listener)
+    yield
+    event.remove(Engine, name, listener)
+
+
+def test_pictures_are_on_the_disk_before_their_row_is(folder, monkeypatch):
+    done = []
+
+    def fsync(descriptor):
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+
+    rename = Path.rename
+    with Store(folder) as store:
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(Path, "rename", lambda *paths: (done.append("rename"), rename(*paths)))
+        with listening("commit", lambda _: done.append("commit")):
+            store.put(correction(0), [ROSE])
+    assert done[:4] == ["file", "rename", "folder", "commit"]
+
+
+def test_a_commit_to_sqlite_is_on_the_disk(tmp_path):
+    engine = _open(make_url(f"sqlite:///{tmp_path / 'x.sqlite'}"))
+    with engine.connect() as connection:
+        full = 2  # https://sqlite.org/pragma.html#pragma_synchronous
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == full
+    engine.dispose()
+
+
+def test_a_call_to_postgresql_ends_when_server_or_network_do_not_respond(monkeypatch):
+    made = {}
+
+    monkeypatch.setattr("serving.corrections.store.create_engine", lambda *_, **more: made.update(more))
+    _open(make_url("postgresql+psycopg://botanify@nosuch/corrections"))
+    limits = made["connect_args"]
+    assert "statement_timeout=5000" in limits["options"]
+    assert (limits["connect_timeout"], limits["tcp_user_timeout"], limits["keepalives_idle"]) == (5, 5000, 5)
+
+
+def test_words_of_people_are_neither_logged_nor_answered_when_they_cannot_be_stored(client, folder):
+    request_id = ask(client)
+    with sqlite3.connect(folder / DATABASE_FILE) as other:
+        other.execute("DROP TABLE corrections")
+    with capture_logs() as logged:
+        response = correct(client, request_id, other="a secret of ann")
+    assert_problem(response, 503, "store_unavailable")
+    assert [each for each in logged if each["event"] == "store_unavailable"]
+    assert "secret" not in f"{logged} {response.text}"
+
+
+def test_the_id_of_a_correction_is_in_neither_log_nor_metrics(client):
+    secret = correct(client, ask(client), taxon="crocus").json()["correction_id"]
+    with capture_logs() as logged:
+        assert client.delete(f"/corrections/{secret}").status_code == 204
+    [line] = [each for each in logged if each["event"] == "request"]
+    assert line["route"] == "/corrections/{correction_id}"
+    metrics = client.get("/metrics").text
+    assert 'method="DELETE",route="/corrections/{correction_id}"' in metrics
+    assert secret not in f"{logged} {metrics}"
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    """The store does not respond until it is told to."""
+    put = Store.put
+    found = SimpleNamespace(began=threading.Semaphore(0), response=threading.Event(), ended=[])
+
+    def wait(*arguments):
+        found.began.release()
+        found.response.wait(60)
+        put(*arguments)
+        found.ended.append(arguments)
+
+    monkeypatch.setattr(Store, "put", wait)
+    yield found
+    found.response.set()
+
+
+def until(is_done):
+    deadline = time.monotonic() + 60
+    while not is_done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_pictures_of_a_correction_count_as_held_until_they_are_stored(settings, folder, stuck):
+    with running(settings, folder, max_held_bytes=2 * len(ROSE)) as client, ThreadPoolExecutor() as pool:
+        first, second = ask(client), ask(client)
+        waiting = pool.submit(correct, client, first, ROSE, taxon="crocus")
+        stuck.began.acquire()
+        assert_problem(correct(client, second, ROSE, taxon="crocus"), 503, "overloaded")
+        stuck.response.set()
+        assert waiting.result().status_code == 200
+
+
+def test_a_database_that_does_not_respond_is_asked_once_and_holds_neither_answers_nor_the_stop(
+    settings, folder, stuck, monkeypatch
+):
+    monkeypatch.setattr("serving.corrections.desk._DEADLINE_S", 0.1)
+    monkeypatch.setattr("serving.corrections.desk._CLOSE_S", 0.1)
+    with running(settings, folder) as client:
+        request_id = ask(client)
+        for _ in range(2):
+            assert_problem(correct(client, request_id, taxon="crocus"), 503, "store_unavailable")
+        where = f"/identify/{request_id}/correction"
+        unread = client.post(where, content=b"not a form", headers={"Content-Type": "multipart/form-data; boundary=x"})
+        assert_problem(unread, 503, "store_unavailable")
+        assert ask(client)
+        assert stuck.began.acquire(timeout=0)
+        assert not stuck.began.acquire(timeout=0)
+    assert stuck.ended == []
+
+
+def test_corrections_are_stored_again_once_the_database_responds(settings, folder, stuck, monkeypatch):
+    with running(settings, folder) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr("serving.corrections.desk._DEADLINE_S", 0.1)
+            request_id = ask(client)
+            assert_problem(correct(client, request_id, taxon="crocus"), 503, "store_unavailable")
+        stuck.response.set()
+        until(lambda: correct(client, request_id, taxon="crocus").status_code == 200)
+    assert len(kept(folder)) == 1
+
+
+def test_the_33rd_correction_that_waits_is_refused():
+    response = threading.Event()
+    store = SimpleNamespace(delete=lambda _: response.wait(60), close=lambda: None)
+
+    async def act():
+        desk = CorrectionDesk(store, 365)
+        tasks = [asyncio.create_task(desk.delete(f"{number:032x}")) for number in range(34)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        response.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        desk.close()
+        return outcomes
+
+    *stored, refused = asyncio.run(act())
+    assert stored == [None] * 33
+    assert isinstance(refused, StoreUnavailable)
+
+
+def test_what_is_too_old_is_looked_for_again_after_any_failure(monkeypatch):
+    monkeypatch.setattr("serving.corrections.desk._PURGE_EVERY_S", 0)
+    outcomes, again = [RuntimeError], threading.Event()
+
+    def purge(_):
+        if outcomes:
+            raise outcomes.pop()
+        again.set()
+        return 0
+
+    async def act():
+        desk = CorrectionDesk(SimpleNamespace(purge=purge, close=lambda: None), 365)
+        task = asyncio.create_task(desk.purge_forever())
+        assert await asyncio.to_thread(again.wait, 60)
+        task.cancel()
+        desk.close()
+
+    asyncio.run(act())
 
 
 OPEN_WHEN_TOLD = """
@@ -257,6 +495,7 @@ def test_a_folder_or_database_that_cannot_be_used_is_one_error(settings, tmp_pat
     for more in (
         {"corrections": tmp_path / "file"},
         {"corrections": tmp_path / "x", "corrections_database": "oracle:x"},
+        {"corrections": tmp_path / "x", "corrections_database": "sqlite:///"},
     ):
         with pytest.raises(InputError, match="store of corrections"):
             create_app(replace(settings, **more), decoder=InProcessDecoder())
