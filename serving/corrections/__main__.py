@@ -9,6 +9,7 @@ Commands:
 """
 
 import csv
+import re
 import shutil
 import sys
 from collections import defaultdict
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 TABLE_FILE: Final = "corrections.csv"
 _MOST_LISTED: Final = 30
+_FORMULA: Final = re.compile(r"^(?=[=+\-@\t\r])")  # a spreadsheet runs a cell that begins so
 Ids = Annotated[tuple[str, ...], tyro.conf.Positional]
 
 
@@ -132,15 +134,13 @@ def export(command: Export, store: "Store") -> str:
     """Writes the table and copies of the pictures; returns a sentence.
 
     Raises:
-        InputError: The folder exists, nothing says what is confirmed, or nothing is.
+        InputError: The folder exists, nothing says what is confirmed, or no picture is.
     """
     if command.out.exists():
         raise InputError("the folder exists already", value=command.out, remedy="choose a new one with --out")
     if not command.reviewer and command.people < 1:
         raise InputError("nothing says which corrections to trust", remedy="give --reviewer NAME or --people N")
     chosen = confirmed(list(store.all()), command.reviewer, command.people)
-    if not any(each.pictures for each in chosen):
-        raise InputError("no confirmed correction has a picture", remedy="review some, or ask fewer people to agree")
     draft = command.out.with_name(f".{command.out.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     (draft / "pictures").mkdir(parents=True)
@@ -153,15 +153,22 @@ def export(command: Export, store: "Store") -> str:
                     content = store.path(sha256).read_bytes()
                     name = f"pictures/{sha256}.{sniff_format(content).lower()}"
                     (draft / name).write_bytes(content)
-                    rows[name] = (name, each.name, groups[sha256], each.model)
-    disputed = sum(len(found) > 1 for found in names.values())
+                    rows[name] = (name, _FORMULA.sub("'", each.name), groups[sha256], each.model)
+    said = (
+        f"{len(rows):,} pictures of {len(chosen):,} corrections; "
+        f"{sum(len(found) > 1 for found in names.values()):,} with two names were left out"
+    )
+    if not rows:
+        shutil.rmtree(draft)
+        raise InputError(
+            "no confirmed correction has a picture with one name",
+            value=said,
+            remedy="review some, or ask fewer people to agree",
+        )
     with (draft / TABLE_FILE).open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows([("path", "scientific_name", "group", "model"), *rows.values()])
     draft.rename(command.out)
-    return (
-        f"{len(rows):,} pictures of {len(chosen):,} corrections; {disputed:,} with two names were left out. "
-        f"Next: python training/prepare.py table {command.out / TABLE_FILE} --out DATA"
-    )
+    return f"{said}. Next: python training/prepare.py table {command.out / TABLE_FILE} --out DATA"
 
 
 def _names_of(chosen: Iterable[Correction]) -> dict[str, set[str]]:
@@ -174,13 +181,19 @@ def _names_of(chosen: Iterable[Correction]) -> dict[str, set[str]]:
 
 
 def _groups_of(chosen: Iterable[Correction]) -> dict[str, str]:
-    """Returns the plant of each picture: corrections that share a picture are about one plant."""
-    groups: dict[str, str] = {}
+    """Returns the plant of each picture, as the hash of one of them: corrections that share one are about one plant."""
+    other: dict[str, str] = {}  # picture -> one of the same plant; the last has itself
+
+    def last(sha256: str) -> str:
+        while other.setdefault(sha256, sha256) != sha256:
+            other[sha256] = other[other[sha256]]  # half the way next time
+            sha256 = other[sha256]
+        return sha256
+
     for each in chosen:
-        joined = {groups[sha256] for sha256 in each.pictures if sha256 in groups}
-        groups |= dict.fromkeys(each.pictures, each.correction_id)
-        groups = {sha256: each.correction_id if group in joined else group for sha256, group in groups.items()}
-    return groups
+        for sha256 in each.pictures:
+            other[last(sha256)] = last(each.pictures[0])
+    return {sha256: last(sha256) for sha256 in other}
 
 
 def confirmed(all_of_them: Sequence[Correction], reviewer: str, people: int) -> list[Correction]:

@@ -1,13 +1,15 @@
 """The program that lists, reviews, exports and reports corrections."""
 
 import csv
+import sqlite3
 
 import pytest
 
 from serving.corrections.__main__ import TABLE_FILE, main
 from serving.corrections.correction import Correction
-from serving.corrections.store import Store
+from serving.corrections.store import DATABASE_FILE, Store
 from tests.serving.tiny import BLUE, GREEN, draw, encode, jpeg
+from training.dataset.sources.table import read_table
 from training.prepare import Table, prepare
 
 ROSE, DAISY, CROCUS = jpeg(), jpeg(GREEN), jpeg(BLUE)
@@ -73,6 +75,93 @@ def test_people_agree_only_as_different_keys_about_one_picture(folder, tmp_path,
     fill(folder, *((each, ROSE) for each in same[:2]), *((each, DAISY) for each in same[2:]))
     run(capsys, "export", folder, "--people", "2", "--out", tmp_path / "out")
     assert table(tmp_path / "out") == [("Rosa rugosa", ROSE)]
+
+
+def groups(folder):
+    with (folder / TABLE_FILE).open(newline="") as stream:
+        return [row["group"] for row in csv.DictReader(stream)]
+
+
+@pytest.fixture
+def exported(folder, tmp_path, capsys):
+    def export(*flags):
+        said = run(capsys, "export", folder, "--reviewer", "ann", "--out", tmp_path / "out", *flags)
+        return said, table(tmp_path / "out"), groups(tmp_path / "out")
+
+    return export
+
+
+def test_a_reviewer_confirms_neither_what_they_took_back_nor_what_they_are_not_certain_of(folder, exported, capsys):
+    mine = [correction(number, person="ann", certain=number != 1) for number in range(3)]
+    fill(folder, (mine[0], ROSE), (mine[1], DAISY), (mine[2], CROCUS))
+    run(capsys, "review", folder, f"{0:032x}", "--reviewer", "ann", "--wrong")
+    assert exported()[1] == [("Rosa rugosa", CROCUS)]
+
+
+def test_a_picture_with_two_names_is_left_out(folder, exported, capsys):
+    named = [correction(0), correction(1, "Crocus vernus"), correction(2)]
+    fill(folder, (named[0], ROSE), (named[1], ROSE), (named[2], DAISY))
+    run(capsys, "review", folder, *(each.correction_id for each in named), "--reviewer", "ann")
+    said, rows, _ = exported()
+    assert "1 with two names" in said
+    assert rows == [("Rosa rugosa", DAISY)]
+
+
+def test_corrections_that_share_a_picture_are_one_group_which_is_no_id(folder, exported):
+    ids = [correction(number, person="ann") for number in range(4)]
+    fill(
+        folder,
+        (ids[0], ROSE, DAISY),
+        (ids[1], jpeg((1, 2, 3))),
+        (ids[2], CROCUS, jpeg((9, 9, 9))),
+        (ids[3], DAISY, CROCUS),
+    )
+    _, _, found = exported()
+    assert sorted(found.count(each) for each in set(found)) == [1, 4]
+    assert not {each.correction_id for each in ids} & {*found}
+
+
+def test_one_person_who_says_it_twice_is_one_person(folder, tmp_path, capsys):
+    fill(folder, *((correction(number, person="bob"), ROSE) for number in range(2)))
+    with pytest.raises(SystemExit):
+        main(["export", str(folder), "--people", "2", "--out", str(tmp_path / "out")])
+    assert "no confirmed" in capsys.readouterr().err
+
+
+def test_an_export_of_disputed_pictures_alone_fails_and_leaves_nothing(folder, tmp_path, capsys):
+    fill(
+        folder, *((correction(at, name, person="ann"), ROSE) for at, name in enumerate(("Rosa rugosa", "Rosa canina")))
+    )
+    with pytest.raises(SystemExit):
+        main(["export", str(folder), "--reviewer", "ann", "--out", str(tmp_path / "out")])
+    assert "1 with two names" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@SUM(1)", "-1", "+ Laburnocytisus adamii"])
+def test_no_spreadsheet_runs_a_name_and_training_reads_it_as_it_was(folder, tmp_path, exported, name):
+    fill(folder, (correction(0, name, person="ann"), ROSE))
+    assert exported()[1] == [(f"'{name}", ROSE)]
+    assert read_table("corrections", tmp_path / "out" / TABLE_FILE).records[0].plant.name == name
+
+
+@pytest.mark.parametrize("command", ["list", "report", "export"])
+def test_a_damaged_database_is_one_line(folder, tmp_path, capsys, command):
+    fill(folder, (correction(0, person="ann"), ROSE))
+    with sqlite3.connect(folder / DATABASE_FILE) as database:
+        (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'corrections'").fetchone()
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()
+    with (folder / DATABASE_FILE).open("r+b") as stream:
+        stream.seek((page - 1) * size)
+        stream.write(b"x" * size)
+    flags = ["--reviewer", "ann", "--out", str(tmp_path / "out")] if command == "export" else []
+    with pytest.raises(SystemExit):
+        main([command, str(folder), *flags])
+    said = capsys.readouterr().err
+    assert said.startswith("botanify: the store of corrections cannot be used")
+    assert "malformed" in said
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }
 _CLASS_COLUMNS: Final = ("common_name", "genus", "family", "order")
 _YES: Final = frozenset({"true", "1", "yes", "cultivated"})
+_QUOTED: Final = re.compile(r"^'(?=[=+\-@])")  # written so that no spreadsheet runs the cell as a formula
 _NOT_TO_THE_DAY: Final = re.compile(r"\d{4}(-\d{2})?")
 
 
@@ -131,7 +132,7 @@ def _rows(table: Path, form: _Form) -> Iterator[_Row]:
     with table.open(newline="", encoding="utf-8-sig") as stream:
         reader: csv.DictReader[str] = csv.DictReader(stream, delimiter=form.delimiter, restval="")
         for cells in reader:
-            row = _Row({ours: cells[theirs].strip() for ours, theirs in form.columns.items()})
+            row = _Row({ours: _QUOTED.sub("", cells[theirs].strip()) for ours, theirs in form.columns.items()})
             row["place"] = f"{table}, line {reader.line_num}"
             row["name"] = row["scientific_name"] or row["common_name"]
             row["class_id"] = row["class_id"] or row["name"]
