@@ -6,6 +6,7 @@ MachineObservation by the definition of `basisOfRecord`.
 
 import csv
 import io
+import re
 import tempfile
 import zipfile
 from collections.abc import Iterable
@@ -18,6 +19,9 @@ from serving.folder.rows import Row
 
 DARWIN_CORE_FILE: Final = "darwin_core.zip"
 _TABLE: Final = "occurrence.csv"
+# Control characters and line breaks are legal CSV that readers refuse or change. With the backslash itself, so that
+# two paths stay two identifiers.
+_ESCAPED: Final = re.compile(r"[\x00-\x1f\\\x7f-\x9f\u2028\u2029]")
 _TERMS: Final = "http://rs.tdwg.org/dwc/terms/"
 _COLUMNS: Final = (
     "occurrenceID", "basisOfRecord", "occurrenceStatus", "catalogNumber", "eventDate", "decimalLatitude",
@@ -72,9 +76,12 @@ def _occurrence(row: Row, run_id: str, today: str) -> list[object]:
         "identificationRemarks": f"named by a computer with score {row['verdict_score']:.3f}: {row['reason']}",
         "identificationVerificationStatus": "machine",
     }
-    # A line break within a cell is legal CSV that some readers refuse.
     cells = (values[name] for name in _COLUMNS)
-    return [" ".join(cell.split()) if isinstance(cell, str) else cell for cell in cells]
+    return [_ESCAPED.sub(_escape, cell) if isinstance(cell, str) else cell for cell in cells]
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def _meta() -> str:
