@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import fsspec
 import msgspec
+from fsspec.implementations.local import LocalFileSystem
 
 from models.errors import DataError
 
@@ -119,7 +120,9 @@ class LocalFolder:
         Raises:
             OSError: It cannot be read.
         """
-        with (self.root / path).open("rb") as stream:
+        with open(self.root / path, "rb", opener=_open_at_once) as stream:
+            if not S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise DataError(_IRREGULAR, value=path, remedy="correct the file or the list")
             return stream.read(num_bytes)
 
 
@@ -127,22 +130,20 @@ class Bucket:
     """An object store, or anything else that fsspec opens: "s3://bucket/photographs".
 
     Args:
-        url: Its address.
-
-    Raises:
-        DataError: The package for this kind of address is not installed.
+        files: The file system.
+        root: Path of the photographs in it.
     """
 
-    def __init__(self, url: str) -> None:
-        self._files, self._root = open_bucket(url)
-        self._url = url
+    def __init__(self, files: Any, root: str) -> None:
+        self._files, self._root = files, root
 
     def find(self) -> Iterator[Photograph]:
         """See `LocalFolder.find`."""
         with errors_of_stores():
             found: Mapping[str, Mapping[str, Any]] = self._files.find(self._root, detail=True)
             if not found and not self._files.exists(self._root):
-                raise DataError("nothing has this address", value=self._url, remedy="correct the address")
+                address = self._files.unstrip_protocol(self._root)
+                raise DataError("nothing has this address", value=address, remedy="correct the address")
         for name, facts in sorted(found.items()):
             path = name.removeprefix(self._root).lstrip("/")
             hidden = any(part.startswith(".") for part in PurePosixPath(path).parts)
@@ -184,7 +185,10 @@ def open_store(address: str, results: str | None = None) -> Store:
         DataError: The package for this kind of address is not installed.
     """
     if is_bucket(address):
-        return Bucket(address)
+        files, root = open_bucket(address)
+        if not isinstance(files, LocalFileSystem):
+            return Bucket(files, root)
+        address = root
     return LocalFolder(Path(address), None if results is None or is_bucket(results) else Path(results))
 
 
@@ -195,6 +199,11 @@ def has_photograph_name(name: str) -> bool:
 
 def _refuse(error: OSError) -> None:
     raise DataError("a folder cannot be read", value=error, remedy="make it readable, or move it away") from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Opens a file, which may have become a pipe or a device since it was found: those may let an opener wait."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _photograph(path: str, file: str) -> Photograph:

@@ -56,9 +56,15 @@ def test_a_missing_folder_is_one_error(tmp_path):
         open_store("nothing://there")
 
 
-@pytest.mark.parametrize("address", ["memory://mistyped", "file:///mistyped/folder"])
-def test_an_address_of_nothing_is_one_error(address):
-    with pytest.raises(DataError, match=f"{address}.*correct the address"):
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("memory://mistyped", r"got memory:///?mistyped\): correct the address"),
+        ("file:///mistyped/folder", r"got /mistyped/folder\): correct the path"),
+    ],
+)
+def test_an_address_of_nothing_is_one_error(address, words):
+    with pytest.raises(DataError, match=words):
         list(open_store(address).find())
 
 
@@ -68,10 +74,15 @@ def test_an_empty_bucket_is_no_error():
     assert list(open_store(bucket).find()) == []
 
 
-def test_pipes_of_a_bucket_are_never_opened(tmp_path):
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_pipes_and_devices_are_never_listed_and_never_waited_for(tmp_path, scheme):
+    store = open_store(f"{scheme}{tmp_path}")
     os.mkfifo(tmp_path / "pipe.jpg")
-    store = open_store(f"file://{tmp_path}")
+    (tmp_path / "device.jpg").symlink_to("/dev/zero")
     assert list(store.find()) == []
+    for name in ("pipe.jpg", "device.jpg"):  # which they became after they were found
+        with pytest.raises(DataError, match="no regular file"):
+            store.read(name, 10)
     assert [(each.path, each.num_bytes) for each in store.look_up_all(["pipe.jpg", "."])] == [
         ("pipe.jpg", -1),
         (".", -1),
