@@ -5,6 +5,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -103,20 +104,24 @@ def read_list(path: Path, store: Store) -> Iterator[Photograph]:
         DataError: The file cannot be read, is neither, names a column twice, or a row names no file, one outside the
             folder, or one that was named before.
     """
-    root = os.path.normpath(store.root.absolute()) if isinstance(store, LocalFolder) else "/bucket"
-    rows = list(_rows(path, root))
+    if isinstance(store, LocalFolder):
+        rows = list(_rows(path, os.path.realpath(store.root), cache(os.path.realpath)))
+    else:
+        rows = list(_rows(path, "/bucket", os.path.normpath))
     for row, found in zip(rows, store.look_up_all([row[PATH_COLUMN] for row in rows]), strict=True):
         cells = {key: row[key] for key in row if key not in (PATH_COLUMN, "")}
         yield msgspec.structs.replace(found, cells=cells or None)
 
 
-def _rows(path: Path, root: str) -> Iterator[Mapping[str, str]]:
+def _rows(path: Path, root: str, real: Callable[[str], str]) -> Iterator[Mapping[str, str]]:
+    """Yields the rows; `real` follows the links of a folder. A link to a file may lead anywhere, as in a search."""
     seen: set[str] = set()
     for number, row in _numbered_rows(path, _text(path)):
         name = row[PATH_COLUMN]
         if not name:
             raise DataError(f"line {number} of {path} names no file", limit=f"a column {PATH_COLUMN}")
-        place = os.path.normpath(name if name.startswith("/") else f"{root}/{name}")
+        folder, file = os.path.split(name if name.startswith("/") else f"{root}/{name}")
+        place = os.path.normpath(f"{real(folder)}/{file}")
         if not place.startswith(f"{root.rstrip('/')}/"):
             raise DataError(
                 f"line {number} of {path} names a file outside the folder of photographs",

@@ -39,6 +39,23 @@ def test_a_list_leads_out_of_no_bucket(tmp_path):
             list(read_list(tmp_path / "list", open_store("memory://garden")))
 
 
+def test_a_link_to_a_folder_leads_out_of_no_folder_and_to_no_file_twice(tmp_path):
+    (tmp_path / "photos" / "deep").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.jpg").write_bytes(b"1")
+    links = {"out": tmp_path / "other", "in": tmp_path / "photos" / "deep", "a.jpg": tmp_path / "other" / "a.jpg"}
+    for name, target in links.items():
+        (tmp_path / "photos" / name).symlink_to(target)
+    (tmp_path / "root").symlink_to("photos")
+    assert listed(tmp_path / "root", f"a.jpg\nin/b.jpg\n{tmp_path}/photos/c.jpg\n")[:2] == [
+        ("a.jpg", {}),
+        ("in/b.jpg", {}),
+    ]
+    for text, message in (("out/a.jpg\n", "outside the folder"), ("deep/b.jpg\nin/b.jpg\n", "again")):
+        with pytest.raises(DataError, match=message):
+            listed(tmp_path / "root", text)
+
+
 def listed(tmp_path, text):
     (tmp_path / "list").write_bytes(text.encode())
     return [(each.path, dict(each.columns)) for each in read_list(tmp_path / "list", LocalFolder(tmp_path))]
