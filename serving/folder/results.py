@@ -47,6 +47,9 @@ class BundleName(msgspec.Struct, frozen=True):
     sha256: str
     """Hash of its bundle.json, which holds the hashes of all its files."""
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} with the hash {self.sha256[:8]}"
+
 
 class RunRecord(msgspec.Struct, frozen=True):
     """run.json: what was asked, which bundle answered, and what came out. It decides whether a run can be continued."""
@@ -137,7 +140,7 @@ def require_same(old: RunRecord, new: RunRecord) -> None:
         f"{name} ({_shown(before.get(name))} before)" for name in before | now if before.get(name) != now.get(name)
     ]
     if old.bundle != new.bundle:
-        changed.insert(0, f"bundle ({old.bundle.name} {old.bundle.version} before)")
+        changed.insert(0, f"bundle ({old.bundle} before)")
     if changed:
         raise InputError(
             "the results of another run are in this place",

@@ -202,8 +202,8 @@ def _open(command: IdentifyFolder, expected: BundleName, metrics: Metrics, num_c
     if found != expected:
         raise InputError(
             "the bundle of this machine is another one",
-            value=f"{found.name} {found.version}",
-            limit=f"{expected.name} {expected.version}, with which the run started",
+            value=found,
+            limit=f"{expected}, with which the run started",
             remedy="copy that one to all machines",
         )
     cuda = command.provider == "cuda"

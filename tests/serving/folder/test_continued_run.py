@@ -127,7 +127,7 @@ def test_other_options_and_bundles_cannot_continue(photographs, out, bundle_fold
     with pytest.raises(InputError, match=r"changed: k \(5 before\); .*remove the results"):
         identify(photographs, out, bundle_folder, k=2)
     other = seal_tiny_bundle(tmp_path / "other", tmp_path, version="0.0.2").folder
-    with pytest.raises(InputError, match=r"bundle \(tiny 0.0.1 before\)"):
+    with pytest.raises(InputError, match=r"bundle \(tiny 0.0.1 with the hash [0-9a-f]{8} before\)"):
         identify(photographs, out, other)
     assert len(rows_of(out)) == 5
     shutil.rmtree(out)

@@ -224,6 +224,17 @@ def test_a_broken_disk_ends_the_run_early(tmp_path, out, bundle_folder):
     assert 1 <= len(parts(out)) < 6
 
 
+@pytest.mark.parametrize(
+    ("num_failing", "num_rows", "outcome"),
+    [(99, 99, Outcome.SOME_FAILED), (50, 100, Outcome.SOME_FAILED), (51, 100, Outcome.TOO_MANY_FAILED)],
+)
+def test_failures_up_to_the_given_share_do_not_end_a_run(tmp_path, out, bundle_folder, num_failing, num_rows, outcome):
+    folder = draw_photographs(tmp_path / "photographs", {f"{number:03d}.jpg": RED for number in range(num_rows)})
+    for number in range(num_failing):
+        (folder / f"{number:03d}.jpg").write_bytes(b"nothing")
+    assert identify(folder, out, bundle_folder, max_failure_rate=0.5) == outcome
+
+
 def test_list_names_the_photographs_and_its_columns_are_copied(photographs, out, bundle_folder, tmp_path):
     rows = [("path", "place", "bed"), ("a.jpg", "north", "1"), ("c.jpg", "north", "1"), ("gone.jpg", "south", "2")]
     listed = write_list(tmp_path / "list.csv", rows)

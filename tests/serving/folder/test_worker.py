@@ -3,7 +3,9 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
+from models.errors import InputError
 from serving.errors import NotReady
 from serving.folder import Outcome, worker
 from serving.folder.command import IdentifyFolder
@@ -11,9 +13,9 @@ from serving.folder.output import OutputFolder
 from serving.folder.photographs import LocalFolder
 from serving.folder.plan import Part
 from serving.folder.plants import Plant
-from serving.folder.results import PartFiles
+from serving.folder.results import PartFiles, bundle_name
 from serving.folder.rows import columns
-from serving.folder.worker import Worker
+from serving.folder.worker import Worker, open_worker
 from serving.loaded_bundle import open_bundle
 from serving.metrics import Metrics
 from serving.settings import Settings
@@ -74,6 +76,21 @@ def test_a_slow_plant_holds_up_its_own_part_only(photographs, bundle_folder, tmp
     assert asyncio.run(order()) == ({1, 2}, [0])
     assert len(rows) == 3
     loaded.scheduler.close()
+
+
+def test_a_bundle_that_differs_from_that_of_the_run_is_refused(photographs, bundle_folder, tmp_path):
+    command = IdentifyFolder(photographs=str(photographs), out=str(tmp_path / "out"), bundle=bundle_folder)
+    files = PartFiles(OutputFolder(tmp_path / "out"), "01234567", columns(command.k))
+    here = bundle_name(bundle_folder)
+
+    async def start(expected):
+        async with open_worker(command, expected, files, 1, InProcessDecoder()):
+            pass
+
+    asyncio.run(start(here))
+    for other in (replace(here, sha256="0" * 64), replace(here, version="9.9.9"), replace(here, name="other")):
+        with pytest.raises(InputError, match=rf"got {here}; expected {other}, with which the run started"):
+            asyncio.run(start(other))
 
 
 def test_a_photograph_is_tried_again_after_a_pause(photographs, tmp_path, bundle_folder, monkeypatch):
