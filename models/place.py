@@ -137,14 +137,18 @@ class PlacePrior(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _season(self) -> Doubles:
-        """Log of each taxon's share of a month in a band, over that of all plants there; shape (B, M, T)."""
+        """Log of each taxon's share of a month in a band, over that of all plants there; shape (B, M, T).
+
+        A month without any record in the band says nothing, so it has 0.
+        """
         before, here, after = (np.roll(self.month_TBM, shift, axis=2) for shift in (1, 0, -1))
         smooth_TBM = _KERNEL[0] * before + _KERNEL[1] * here + _KERNEL[2] * after
-        all_BM = smooth_TBM.sum(axis=0) + 1.0
-        all_BM /= all_BM.sum(axis=1, keepdims=True)
-        total_TB1 = smooth_TBM.sum(axis=2, keepdims=True)
-        share_TBM = (smooth_TBM + _SEASON * all_BM) / (total_TB1 + _SEASON)
-        return np.ascontiguousarray(np.log(share_TBM / all_BM).transpose(1, 2, 0))
+        all_BM = smooth_TBM.sum(axis=0)
+        all_BM /= np.maximum(all_BM.sum(axis=1, keepdims=True), 1.0)
+        found_TBM = smooth_TBM + _SEASON * all_BM
+        usual_TBM = (smooth_TBM.sum(axis=2, keepdims=True) + _SEASON) * all_BM
+        ratio_TBM = np.divide(found_TBM, usual_TBM, out=np.ones_like(found_TBM), where=usual_TBM > 0)
+        return np.ascontiguousarray(np.log(ratio_TBM).transpose(1, 2, 0))
 
 
 def cell_at(latitude: float, longitude: float, side_km: float) -> int:

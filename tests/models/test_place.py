@@ -8,16 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.answer import AnswerModel, Question, answer_plant
-from models.calibration import Calibration, Cutoffs, FamiliarityTable, FeatureTable
+from models.calibration import (
+    Calibration,
+    Cutoffs,
+    FamiliarityTable,
+    FeatureTable,
+    candidate_set,
+    conformal_table_of,
+)
 from models.errors import BundleError
-from models.place import SIDES_KM, PlaceModel, PlaceRule, Where, cell_at, read_place, write_place
-from models.ranking import Thresholds
+from models.place import SIDES_KM, PlaceModel, PlaceRule, Where, band_at, cell_at, read_place, write_place
+from models.ranking import Promise, Promises, Thresholds
 from tests.models.tiny import species, taxonomy_of
 from training.bundling.place import Records, count_records
 
 NUM_TAXA = 4
 TAXONOMY = taxonomy_of(*(species(f"Rosa {name}", "Rosaceae") for name in ("alba", "canina", "gallica", "rugosa")))
-BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
+BERLIN, PARIS, SYDNEY = (52.5, 13.4), (48.9, 2.4), (-33.9, 151.2)
 LOGITS = np.array([[2.0, 1.8, 0.0, 0.0]])
 places = st.builds(
     Where,
@@ -48,8 +55,8 @@ def model_of(prior=PRIOR, weight=1.0, floor=0.2, **more):
     return AnswerModel(TAXONOMY, 1.0, place=PlaceModel(prior, rule, None), **more)
 
 
-def scores(where, model=None):
-    answer = answer_plant(LOGITS, np.zeros((1, 3)), model or model_of(), Question(where=where))
+def scores(where, model=None, logits=LOGITS, coverage=None):
+    answer = answer_plant(logits, np.zeros((1, 3)), model or model_of(), Question(where=where, coverage=coverage))
     found = {ranked.taxon.taxon_id: ranked.score for ranked in answer.taxa}
     return np.array([found[taxon.taxon_id] for taxon in TAXONOMY.taxa]), answer
 
@@ -62,6 +69,45 @@ def test_a_taxon_is_likelier_where_and_when_it_is_recorded():
     may, november = (PRIOR.log_ratios(Where(*BERLIN, date(2026, month, 15))) for month in (5, 11))
     assert may[0] > here[0] > november[0]
     assert november[2] > may[2]
+
+
+@pytest.mark.parametrize("many", [60, 1])
+def test_the_share_around_backs_off_from_200_km_to_800_to_3200_and_to_the_world(many):
+    assert [cell_at(*BERLIN, side) == cell_at(*PARIS, side) for side in SIDES_KM] == [False, False, True]
+    share = 0.5  # of taxon 0, in the world and within 3,200 km
+    for others in (many, 0, 0):  # within 3,200, 800 and 200 km; a cell's own share weighs as much as 10 records
+        share = (many + 10 * share) / (many + others + 10)
+    found = prior_of((0, BERLIN, 0, many), (1, PARIS, 0, many), trust=10.0).log_ratios(Where(*BERLIN))
+    assert found[0] == pytest.approx(np.log(share / 0.5) * many / (many + 10), abs=1e-12)
+
+
+def test_bands_end_at_the_tropics():
+    assert [band_at(latitude) for latitude in (23.44, 0, -23.44, 23.45, -23.45)] == [1, 1, 1, 0, 2]
+
+
+def season(prior, taxon, month, *, place=BERLIN):
+    """What a month adds to a taxon's log ratio, before that is shrunk."""
+    dated, undated = (prior.log_ratios(Where(*place, day))[taxon] for day in (date(2026, month, 15), None))
+    return (dated - undated) * (prior.counts[taxon] + 10) / prior.counts[taxon]
+
+
+@pytest.mark.parametrize("months", [(5,), (1, 12), tuple(range(1, 13))])
+def test_months_that_all_plants_of_a_band_share_say_nothing(months):
+    prior = prior_of(
+        *((taxon, BERLIN, month, many) for taxon, many in ((0, 6), (1, 90)) for month in months), (2, SYDNEY, 7, 40)
+    )
+    for taxon in range(3):
+        assert [season(prior, taxon, month) for month in range(1, 13)] == pytest.approx([0.0] * 12, abs=1e-12)
+
+
+def test_a_record_counts_in_its_month_and_half_as_much_in_its_neighbors():
+    every_month = [(1, BERLIN, month, 10) for month in range(1, 13)]
+    prior = prior_of((0, BERLIN, 5, 1), *every_month)
+    for month, kernel in ((3, 0.0), (4, 0.25), (5, 0.5), (6, 0.25), (7, 0.0)):
+        usual = (10 + kernel) / 121  # share of the month in all records of the band
+        expected = np.log((kernel + 12 * usual) / ((1 + 12) * usual))
+        assert season(prior, 0, month) == pytest.approx(expected, abs=1e-12)
+        assert (expected > 0) == (kernel > 0)
 
 
 @settings(max_examples=100, deadline=None)
@@ -113,6 +159,25 @@ def test_the_score_of_a_taxon_rises_with_its_ratio(where):
     assert np.diff(change) == pytest.approx(np.diff(factor), abs=1e-9)
 
 
+@pytest.mark.parametrize("divisor", [0.5, 0.8])
+@pytest.mark.parametrize("sources", ["a", "ab"])
+def test_place_multiplies_what_the_pictures_say_before_the_temperature(sources, divisor):
+    names = [taxon.scientific_name for taxon in TAXONOMY.taxa]
+    taxonomy = taxonomy_of(*TAXONOMY.taxa, outputs=[(source, name) for source in sources for name in names])
+    logits = np.random.default_rng(0).normal(size=(1, len(taxonomy.outputs)))
+    rule, where = PlaceRule(0.5, 0.2, divisor, Thresholds()), Where(*SYDNEY)
+    found, answer = scores(where, AnswerModel(taxonomy, 0.5, place=PlaceModel(PRIOR, rule, None)), logits)
+    ratio = np.exp(0.5 * np.clip(PRIOR.log_ratios(where), np.log(0.2), -np.log(0.2)))
+    for temperature, factor, scores_T in (
+        (0.5, np.ones(NUM_TAXA), answer.place.vision_T),
+        (divisor, ratio ** (0.5 / divisor), found),
+    ):
+        expected = np.exp(logits / temperature).reshape(-1, NUM_TAXA).sum(axis=0) * factor
+        assert scores_T == pytest.approx(expected / expected.sum(), rel=1e-9)
+    assert answer.place.ratio_T == pytest.approx(ratio, rel=1e-12)
+    assert rule.log_factors(np.array([-9.0])) == pytest.approx(0.5 * np.log(0.2))
+
+
 def test_without_a_place_nothing_changes_and_a_flat_prior_changes_nothing():
     plain = AnswerModel(TAXONOMY, 1.0)
     expected, answer = scores(None, plain)
@@ -152,6 +217,28 @@ def test_thresholds_of_answers_with_a_place_are_their_own():
     model = AnswerModel(TAXONOMY, 1.0, Thresholds(species=0.1), place=PlaceModel(PRIOR, strict, None))
     assert scores(None, model)[1].verdict.rank == "species"
     assert scores(Where(*BERLIN), model)[1].verdict.rank == "uncertain"
+
+
+def test_sets_and_promises_of_answers_with_a_place_are_their_own():
+    every, one = (conformal_table_of(np.full(60, right), np.zeros(60, int), np.full(4, 0.25)) for right in (1e-9, 0.6))
+    theirs, others = (Promise(0.05, 0.95, num_named=400, num_wrong=wrong) for wrong in (3, 9))
+    rule = PlaceRule(1.0, 0.2, 1.0, Thresholds(species=0.1), Promises(species=theirs))
+    model = AnswerModel(
+        TAXONOMY,
+        1.0,
+        rule.thresholds,
+        Promises(species=others),
+        Calibration(conformal=every),
+        place=PlaceModel(PRIOR, rule, one),
+    )
+    for where, table, promise, num_taxa in ((None, every, others, 4), (Where(*SYDNEY), one, theirs, 1)):
+        found, answer = scores(where, model, coverage=0.9)
+        expected = candidate_set(table, found[None], 0.9)
+        assert {each.taxon.taxon_id for each in answer.candidates.taxa} == {
+            TAXONOMY.taxa[position].taxon_id for position in expected
+        }
+        assert answer.candidates.num_taxa == num_taxa
+        assert answer.verdict.promise is promise
 
 
 def test_the_part_is_read_back_and_a_damaged_one_is_refused(tmp_path):
