@@ -67,7 +67,8 @@ class Flora(msgspec.Struct, frozen=True):
 
     records: Records
     elsewhere: Records
-    """The same plants out of their range: planted, or carried there."""
+    """The same plants out of their range: planted, or carried there. Real records are exchanged instead, so that many
+    plants stand in their range."""
     num_taxa: int
     region: npt.NDArray[np.int64]
     """A number for each taxon; taxa of one region grow in the same places."""
@@ -222,9 +223,9 @@ def judge(ratios: LogRatios, vision: Vision, here: Records, elsewhere: Records) 
     fit, test = (Vision(vision.taxa[part], vision.log_p[part]) for part in (slice(half), slice(half, None)))
     exchanged = np.take_along_axis(ratios(here.subset(np.random.default_rng(0).permutation(half))), fit.taxa, axis=1)
 
-    def measure(rule: PlaceRule | None) -> tuple[float, float]:
+    def measure(rule: PlaceRule | None) -> tuple[Floats, float]:
         right = placed(fit, here_NK[:half], rule)[:, 0]
-        return -float(np.log(right + 1e-12).mean()), (placed(fit, exchanged, rule).argmax(axis=1) == 0).mean()
+        return -np.log(right + 1e-12), (placed(fit, exchanged, rule).argmax(axis=1) == 0).mean()
 
     rule = choose_rule(measure)
 

@@ -122,8 +122,11 @@ def make_taxonomy(num_outputs):
     )
 
 
-def write_data(folder, root, pictures, taxonomy, groups=None):
-    """Writes a manifest of (path below root, output key, split), without prepare; every picture is its own group."""
+def write_data(folder, root, pictures, taxonomy, groups=None, **more):
+    """Writes a manifest of (path below root, output key, split), without prepare; every picture is its own group.
+
+    `more` has the columns that differ from empty ones.
+    """
     size = len(pictures)
     columns = {
         "picture_id": [f"{key.partition(':')[0]}:{path}" for path, key, _ in pictures],
@@ -143,6 +146,7 @@ def write_data(folder, root, pictures, taxonomy, groups=None):
         "sha256": ["0" * 64] * size,
         "width": [80] * size,
         "height": [64] * size,
+        **more,
     }
     sources = {source: SourceNote(str(root)) for source in columns["source"]}
     write_manifest(folder, columns, taxonomy, sources)

@@ -1,7 +1,7 @@
 """Fits the part `place` of a bundle on the coordinates and dates of training pictures, and the rule that uses it.
 
-The rule is fitted on calibration plants with a place: the weight and the floor at which the right taxon is likeliest;
-then the thresholds, promises and candidate sets that hold with a place.
+One half of the calibration plants with a place chooses the rule: the weight and the floor at which the right taxon is
+likeliest. On the other half the temperature, thresholds, promises and candidate sets that hold with a place are fitted.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from models.calibration import ConformalTable, conformal_table_of
-from models.metrics import Whole, negative_log_likelihood
+from models.metrics import Whole
 from models.place import SIDES_KM, CellCounts, PlacePrior, PlaceRule, Where, band_at, cells_at
 from models.ranking import Floats, Rank, Thresholds
 from models.taxonomy import Taxonomy
@@ -25,12 +25,13 @@ from training.evaluation.predictions import Columns, ComputedRows, Flags, Rows, 
 
 LEAST_RECORDS: Final = 1_000
 """Training pictures with a place that a prior needs."""
-LEAST_PLANTS: Final = 100
-"""Calibration plants with a place that a rule needs."""
+LEAST_PLANTS: Final = 1_000
+"""Calibration plants with a place that a rule needs, in both halves."""
 WEIGHTS: Final = (0.5, 1.0)
 FLOORS: Final = (0.7, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
 MOST_LOST: Final = 0.01
-"""Largest fall of top-1 if every plant stood at the place of another: what is out of its range keeps its name."""
+"""Largest fall of top-1 if every plant stood at the place of another. Plants are recorded there, and for many it is in
+their range: plants out of their range lose more, which no calibration plant can tell."""
 TRUSTS: Final = (10.0, 30.0, 100.0, 300.0, 1000.0)
 _MOST_PLANTS: Final = 5_000  # on which weight and floor are chosen
 _HELD_OUT: Final = 10  # every tenth place is held out while `trust` is chosen
@@ -112,18 +113,22 @@ def count_records(records: Records, num_taxa: int, trust: float) -> PlacePrior:
     return PlacePrior(tuple(levels), month_TBM, trust)
 
 
-def choose_rule(measure: Callable[[PlaceRule | None], tuple[float, float]]) -> PlaceRule | None:
+def choose_rule(measure: Callable[[PlaceRule | None], tuple[Floats, float]]) -> PlaceRule | None:
     """Chooses the weight and the floor; None if none helps.
 
-    `measure` gives the loss with a rule (None for no place), and top-1 with exchanged places. The rule with the
-    smallest loss is chosen of those that cost at most `MOST_LOST` of that.
+    `measure` gives the loss of each plant with a rule (None for no place), and top-1 with exchanged places. The rule
+    with the smallest mean loss is chosen of those that cost at most `MOST_LOST` of that, and whose gain over no place
+    is more than its standard error.
     """
-    best, (best_loss, alone) = None, measure(None)
+    alone_N, alone = measure(None)
+    best, most = None, 0.0
     for weight, floor in product(WEIGHTS, FLOORS):
         rule = PlaceRule(weight, floor, 1.0, Thresholds())
-        loss, exchanged = measure(rule)
-        if loss < best_loss and exchanged >= alone - MOST_LOST:
-            best, best_loss = rule, loss
+        loss_N, exchanged = measure(rule)
+        gain_N = alone_N - loss_N
+        standard_error = gain_N.std() / np.sqrt(len(gain_N))
+        if gain_N.mean() > max(most, standard_error) and exchanged >= alone - MOST_LOST:
+            best, most = rule, float(gain_N.mean())
     return best
 
 
@@ -145,7 +150,7 @@ class FittedPlace(msgspec.Struct, frozen=True):
     rule: PlaceRule
     conformal: ConformalTable
     num_plants: int
-    """Calibration plants with a place."""
+    """Calibration plants with a place that it was fitted on; others have chosen the rule."""
     top1: tuple[float, float]
     """Share of these named right as the likeliest taxon, without and with place."""
 
@@ -161,7 +166,7 @@ def fit_place(
     prior_T: Floats,
     fixed: Mapping[Rank, float],
 ) -> FittedPlace | None:
-    """Fits the rule on calibration plants; None if too few have a place, or if place does not help.
+    """Chooses and fits the rule on calibration plants; None if too few have a place, or if place does not help.
 
     `kept_N` says which plants reach the cutoffs, `prior_T` is the share of each taxon among the training pictures, and
     `fixed` has thresholds that are not fitted.
@@ -169,31 +174,33 @@ def fit_place(
     records, with_place = data.records, np.flatnonzero(data.has_place_N)
     if len(records) < LEAST_PLANTS:
         return None
-    logits, labels = chosen_rows(logits_NO, with_place), labels_N[with_place]
     random = np.random.default_rng(0)
-    some = random.permutation(len(records))[:_MOST_PLANTS]
+    some = random.permutation(np.arange(0, len(records), 2))[:_MOST_PLANTS]
     here, exchanged = (ratios(data.prior, records.subset(rows))[:] for rows in (some, random.permutation(some)))
-    own, own_labels = logits[some], labels[some]
+    own, own_labels = logits_NO[with_place[some]], labels_N[with_place[some]]
 
-    def measure(rule: PlaceRule | None) -> tuple[float, float]:
+    def measure(rule: PlaceRule | None) -> tuple[Floats, float]:
         rows = [
             own if rule is None else placed_rows(own, each, rule, taxonomy, temperature) for each in (here, exchanged)
         ]
         found, elsewhere = (calibrated_predictions(each, own_labels, taxonomy, temperature) for each in rows)
-        return negative_log_likelihood(found.right_N), float(elsewhere.top_k_hits(1).mean())
+        return -np.log(np.maximum(found.right_N, 1e-12)), float(elsewhere.top_k_hits(1).mean())
 
     best = choose_rule(measure)
     if best is None:
         return None
-    rows = placed_rows(logits, ratios(data.prior, records), best, taxonomy, temperature)
+    others = np.arange(1, len(records), 2)
+    plants = with_place[others]
+    logits, labels = chosen_rows(logits_NO, plants), labels_N[plants]
+    rows = placed_rows(logits, ratios(data.prior, records.subset(others)), best, taxonomy, temperature)
     sharpened = fit_temperature(rows, labels, taxonomy, np.arange(len(labels)))
     alone = calibrated_predictions(logits, labels, taxonomy, temperature)
     found = calibrated_predictions(rows, labels, taxonomy, sharpened)
-    fitted = fit_thresholds(found.subset(kept_N[with_place]).rank_scores, fixed)
+    fitted = fit_thresholds(found.subset(kept_N[plants]).rank_scores, fixed)
     rule = replace(best, temperature=sharpened, thresholds=fitted.thresholds, promises=fitted.promises)
     conformal = conformal_table_of(found.right_N, found.taxon_labels_N, prior_T)
     top1 = float(alone.top_k_hits(1).mean()), float(found.top_k_hits(1).mean())
-    return FittedPlace(data.prior, rule, conformal, len(records), top1)
+    return FittedPlace(data.prior, rule, conformal, len(labels), top1)
 
 
 def ratios(prior: PlacePrior, records: Records) -> Rows:

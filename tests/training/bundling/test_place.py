@@ -1,12 +1,20 @@
 """The rule of place is fitted on calibration plants: it helps, or there is none."""
 
+from datetime import date
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from models.place import Where
+from models.answer import AnswerModel, Question, answer_plant
+from models.calibration import conformal_table_of
+from models.place import PlaceModel, Where
+from models.ranking import Promises
 from tests.models.tiny import species, taxonomy_of
+from tests.training.bundling.drawn_outputs import TAXONOMY as DRAWN_TAXONOMY
+from tests.training.bundling.drawn_outputs import draw_plants, table_data
+from tests.training.small import write_data
 from training.bundling.place import (
-    LEAST_PLANTS,
     MOST_LOST,
     PlaceData,
     PlaceRule,
@@ -16,7 +24,12 @@ from training.bundling.place import (
     count_records,
     fit_place,
     fit_prior,
+    records_of,
 )
+from training.bundling.tables import fit_tables
+from training.bundling.thresholds import fit_thresholds
+from training.dataset.manifest import Manifest
+from training.evaluation.predictions import rank_scores
 
 NUM_TAXA, NUM_PLANTS = 20, 1500
 TAXONOMY = taxonomy_of(*(species(f"Rosa t{number:02}", "Rosaceae") for number in range(NUM_TAXA)))
@@ -41,42 +54,132 @@ def fitted(**options):
     return fit_rule(prior, records, logits)
 
 
-def fit_rule(prior, records, logits):
+def fit_rule(prior, records, logits, *, kept_N=None, taxonomy=TAXONOMY, labels=None):
     every = np.ones(len(records), bool)
-    options = {"taxonomy": TAXONOMY, "temperature": 1.0, "prior_T": np.full(NUM_TAXA, 1 / NUM_TAXA), "fixed": {}}
-    return fit_place(PlaceData(prior, records, every), logits, records.taxon_N, every, **options)
+    return fit_place(
+        PlaceData(prior, records, every),
+        logits,
+        records.taxon_N if labels is None else labels,
+        every if kept_N is None else kept_N,
+        taxonomy=taxonomy,
+        temperature=1.0,
+        prior_T=np.full(NUM_TAXA, 1 / NUM_TAXA),
+        fixed={},
+    )
 
 
 def test_place_raises_accuracy_where_confusions_grow_elsewhere():
     found = fitted()
     before, after = found.top1
     assert after > before + 0.03
-    assert found.num_plants == NUM_PLANTS
-    assert found.rule.promises.species is not None
-    assert len(found.conformal.conformity_N) == NUM_PLANTS
+    assert found.num_plants == NUM_PLANTS / 2
+    assert found.rule.promises.genus is not None
+    assert len(found.conformal.conformity_N) == NUM_PLANTS / 2
 
 
 def test_a_place_that_says_nothing_gives_no_rule():
-    found = fitted(place_matters=False)
-    assert found is None or abs(found.top1[1] - found.top1[0]) < 0.01
+    assert fitted(place_matters=False) is None
 
 
-def test_too_few_plants_give_no_rule():
-    records, logits = drawn(2, LEAST_PLANTS - 1)
-    assert fit_rule(count_records(records, NUM_TAXA, 10.0), records, logits) is None
+@pytest.mark.parametrize(("num_plants", "has_rule"), [(999, False), (1000, True)])
+def test_a_rule_needs_a_thousand_plants(num_plants, has_rule):
+    records, logits = drawn(2, num_plants)
+    assert (fit_rule(count_records(drawn(1, 4000)[0], NUM_TAXA, 10.0), records, logits) is not None) == has_rule
+
+
+def test_one_half_of_the_plants_chooses_the_rule_and_the_other_half_fits_what_follows():
+    """Place helps only those plants that do not choose; then only those that do."""
+    prior = count_records(drawn(1, 4000)[0], NUM_TAXA, 10.0)
+    records, logits = drawn(2, NUM_PLANTS)
+    for half, has_rule in ((0, False), (1, True)):
+        longitude = records.longitude_N.copy()
+        longitude[half::2] = np.random.default_rng(0).permutation(longitude[half::2])
+        found = fit_rule(prior, replace(records, longitude_N=longitude), logits)
+        assert (found is not None) == has_rule
+    assert found.top1[1] < found.top1[0] + MOST_LOST
+
+
+def test_fitted_tables_are_those_of_answers_with_a_place():
+    prior = count_records(drawn(1, 4000)[0], NUM_TAXA, 10.0)
+    records, logits = drawn(2, 1000)
+    names = [taxon.scientific_name for taxon in TAXONOMY.taxa]
+    twice = taxonomy_of(*TAXONOMY.taxa, outputs=[(source, name) for source in "ab" for name in reversed(names)])
+    logits = np.concatenate([logits[:, ::-1], logits[:, ::-1] - 1], axis=1)
+    labels = NUM_TAXA - 1 - records.taxon_N
+    kept_N = logits.argmax(axis=1) == labels  # no plant that is wrong without place
+    found = fit_rule(prior, records, logits, kept_N=kept_N, taxonomy=twice, labels=labels)
+    model = AnswerModel(twice, 1.0, place=PlaceModel(prior, found.rule, found.conformal))
+    position = {taxon.taxon_id: index for index, taxon in enumerate(twice.taxa)}
+    fitted_on, places = np.arange(1, 1000, 2), list(records.places())
+    scores_NT = np.zeros((len(fitted_on), NUM_TAXA))
+    for row, plant in enumerate(fitted_on):
+        answer = answer_plant(logits[[plant]], np.zeros((1, 3)), model, Question(NUM_TAXA, where=places[plant]))
+        for each in answer.taxa:
+            scores_NT[row, position[each.taxon.taxon_id]] = each.score
+    taxon_N, kept_N = records.taxon_N[fitted_on], kept_N[fitted_on]
+    table = conformal_table_of(scores_NT[np.arange(500), taxon_N], taxon_N, np.full(NUM_TAXA, 1 / NUM_TAXA))
+    assert found.conformal.conformity_N == pytest.approx(table.conformity_N, rel=1e-4)
+    assert found.conformal.num_plants_T.tolist() == table.num_plants_T.tolist()
+    ranks = rank_scores(scores_NT, taxon_N, twice)
+    of_kept, of_all = (
+        fit_thresholds({rank: scores.subset(chosen) for rank, scores in ranks.items()})
+        for chosen in (kept_N, np.ones(500, bool))
+    )
+    assert (found.rule.thresholds, found.rule.promises) == (of_kept.thresholds, of_kept.promises)
+    assert of_kept.thresholds != of_all.thresholds
+
+
+def test_with_other_data_no_answer_with_a_place_has_a_promise():
+    plants = draw_plants(60, seed=1)
+    random = np.random.default_rng(0)
+    records = Records(plants.labels, random.uniform(40, 50, 1200), plants.labels % 2 * 90.0, np.zeros(1200, np.int64))
+    place = PlaceData(count_records(records, NUM_TAXA, 10.0), records, np.ones(1200, bool))
+    assert len(DRAWN_TAXONOMY.taxa) == NUM_TAXA
+    same, other = (
+        fit_tables(table_data(with_negatives=False, calibration=plants, place=place, other_data=other), 1.0, {}).place
+        for other in (False, True)
+    )
+    assert same.rule.promises.species is not None
+    assert other.rule == replace(same.rule, promises=Promises())
 
 
 @pytest.mark.parametrize("lost", [0.0, MOST_LOST, 2 * MOST_LOST])
-def test_a_rule_that_costs_plants_out_of_their_range_is_not_chosen(lost):
+def test_a_rule_that_costs_plants_at_exchanged_places_is_not_chosen(lost):
     def measure(rule):
         if rule is None:
-            return 1.0, 0.8
-        return rule.floor, 0.8 - (lost if rule.floor < 0.3 else 0.0)
+            return np.ones(4), 0.8
+        return np.full(4, rule.floor), 0.8 - (lost if rule.floor < 0.3 else 0.0)
 
     chosen = choose_rule(measure)
     assert isinstance(chosen, PlaceRule)
     assert chosen.floor == (0.05 if lost <= MOST_LOST else 0.3)
     assert chosen.thresholds == Thresholds()
+
+
+@pytest.mark.parametrize(("gain", "is_chosen"), [(0.09, False), (0.11, True)])
+def test_a_rule_gains_more_than_its_standard_error_or_there_is_none(gain, is_chosen):
+    varied = np.tile([-1.0, 1.0], 50)  # of 100 plants, so that the standard error of the mean is 0.1
+
+    def measure(rule):
+        return np.zeros(100) if rule is None else varied - gain, 0.8
+
+    assert (choose_rule(measure) is not None) == is_chosen
+
+
+def test_records_have_the_place_and_month_of_their_picture(tmp_path):
+    rows = [(f"{number}.png", TAXONOMY.output_keys[number], "train") for number in range(4)]
+    taken_on = [date(2020, 1, 31), date(1969, 12, 1), None, None]
+    places = {"latitude": [52.5, -33.9, None, 1.5], "longitude": [13.4, 151.2, 13.4, 2.5], "taken_on": taken_on}
+    manifest = Manifest(write_data(tmp_path / "data", tmp_path, rows, TAXONOMY, **places))
+    found, has_place = records_of(manifest, np.arange(4))
+    assert has_place.tolist() == [True, True, False, True]
+    assert found.taxon_N.tolist() == [0, 1, 3]
+    assert found.latitude_N == pytest.approx([52.5, -33.9, 1.5])
+    assert found.longitude_N == pytest.approx([13.4, 151.2, 2.5])
+    assert found.month_N.tolist() == [1, 12, 0]
+    months = np.zeros((NUM_TAXA, 3, 12))
+    months[0, 0, 0] = months[1, 2, 11] = 1
+    assert np.array_equal(count_records(found, NUM_TAXA, 10.0).month_TBM, months)
 
 
 def test_held_out_places_choose_how_far_a_cell_is_trusted():
