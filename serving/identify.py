@@ -9,7 +9,7 @@ import hashlib
 import io
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -133,8 +133,10 @@ async def identify(request: AnyRequest, deps: Deps) -> Response[Identification]:
     query = request.query_params.dict()
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), deps.deadline_s)
 
-    def parse(fields: Given) -> Asked:
-        parse_parameters(fields)  # a wrong field is an error, even if the query overrides it
+    def parse(fields: Given | None) -> Asked:
+        if fields is None:
+            return parse_parameters(query, is_part=True)
+        parse_parameters(fields, is_part=True)  # a wrong field is an error, even if the query overrides it
         return parse_parameters({**fields, **query})
 
     answered = await answer_pictures(request, deps, client, parse, deadline_s=wanted_s or deps.deadline_s)
@@ -150,7 +152,7 @@ async def answer_pictures(
     request: AnyRequest,
     deps: RouteDependencies,
     client: Client,
-    parse: Callable[[Given], Asked],
+    parse: Callable[[Given | None], Asked],
     *,
     deadline_s: float,
     names: FormNames = FormNames(),  # noqa: B008  # it is frozen
@@ -161,22 +163,20 @@ async def answer_pictures(
         request: Its body holds the pictures.
         deps: The components.
         client: Who asks; its rate is counted.
-        parse: What is asked, given the fields of the form. It is called without any before the body is read, so that
+        parse: What is asked, given the fields of the form. It is called with None before the body is read, so that
             most errors cost no upload.
         deadline_s: Longest time from the complete upload to the answer, seconds.
         names: The names of the form's fields.
     """
     with deps.live_bundle.current.in_use() as loaded:
-        asked = parse({})
-        question, ignored = loaded.question(asked)  # refuses names that it does not know
+        loaded.question(parse(None))  # refuses names that it does not know
         async with deps.admission.enter(client.identity) as admitted:
             body = await read(request, admitted, deps, names)
-            if body.fields:
-                asked = parse(body.fields)
-                question, ignored = loaded.question(asked)
+            asked = parse(body.fields)
+            question, ignored = loaded.question(asked)
             work = _Work(deps, admitted, body.pictures, loaded, question, asked)
             answer = await work.answer_in_time(deadline_s, _client_left(request))
-    return Answered(loaded, question, *answer, body, asked, [*body.warnings, *ignored])
+    return Answered(loaded, question, *answer, body, asked, [*body.warnings, *ignored, *work.warnings])
 
 
 def authorize(
@@ -237,6 +237,8 @@ class _Work:
     question: Question
     asked: Asked
     stage: str = "decode"
+    warnings: list[str] = field(default_factory=list)
+    """What turns out to be ignored."""
 
     async def answer_in_time(self, deadline_s: float, client_left: Coroutine[Any, Any, None]) -> _Answer:
         """Answers the question, or cancels the work at the deadline or when the client has left.
@@ -282,7 +284,10 @@ class _Work:
         alone = self.deps.admission.num_pictures == 1
         knows_places = self.loaded.answer_model.place is not None
         if knows_places and self.question.where is None and self.asked.use_exif and not self.asked.cultivated:
-            self.question = msgspec.structs.replace(self.question, where=await asyncio.to_thread(self._exif_place))
+            where = await asyncio.to_thread(self._exif_place)
+            self.question = msgspec.structs.replace(self.question, where=where)
+            if where is None:
+                self.warnings.append("The parameter 'use_exif' was ignored: no picture has a place in its EXIF data.")
         pixels = [picture.pixels for picture in decoded]
         output = await self.loaded.scheduler.run(pixels, self.admitted.virtual_starts_s, alone=alone)
         with self.deps.metrics.stage_s.labels("rank").time():

@@ -91,10 +91,15 @@ class LoadedBundle:
         warnings = list(allowed.warnings)
         if asked.coverage is not None and self.calibration.conformal is None:
             warnings.append("The parameter 'coverage' was ignored: this model has no table for candidate sets.")
-        where = None if asked.cultivated else asked.where
-        if (where is not None or asked.use_exif) and self.answer_model.place is None:
+        where, wants_place = None, not asked.cultivated and bool(asked.where or asked.day or asked.use_exif)
+        if wants_place and self.answer_model.place is None:
             warnings.append("Place and date were ignored: this model has no prior of place.")
-            where = None
+        elif wants_place:
+            where = asked.where
+            if where is None and not asked.use_exif:
+                warnings.append("The parameter 'date' was ignored: a day counts with a place only.")
+            if where is not None and asked.use_exif:
+                warnings.append("The parameter 'use_exif' was ignored: the request names a place.")
         question = Question(asked.top_k, asked.coverage, asked.coverage_kind, allowed.allowed_T, where)
         return question, tuple(warnings)
 

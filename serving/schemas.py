@@ -235,8 +235,10 @@ class Asked(msgspec.Struct, frozen=True):
     """Whether the plant was planted, so that its place says nothing."""
 
 
-def parse_parameters(given: Given) -> Asked:
+def parse_parameters(given: Given, *, is_part: bool = False) -> Asked:
     """Parses the parameters of a request; of several values the last counts, except for `taxa`.
+
+    `is_part` says that these are those of the query or of the form alone: the other coordinate may be in the other.
 
     Raises:
         BadParameter: A value is out of range.
@@ -249,7 +251,7 @@ def parse_parameters(given: Given) -> Asked:
         taxa=_parse_taxa(given.get("taxa", ())),
         lang=parse_language(_last(given, "lang", "")),
         preview=parse_switch(given, "preview"),
-        where=_parse_where(given, day),
+        where=_parse_where(given, day, is_part=is_part),
         day=day,
         use_exif=parse_switch(given, "use_exif"),
         cultivated=parse_switch(given, "cultivated"),
@@ -269,8 +271,10 @@ def parse_whole_number(name: str, text: str, maximum: int) -> int:
 
 
 def _parse_coverage(text: str) -> float:
-    if re.fullmatch(r"0?\.[0-9]{1,9}", text) and MIN_COVERAGE <= float(text) <= MAX_COVERAGE:
-        return float(text)
+    if re.fullmatch(r"0?\.[0-9]{1,20}", text):
+        coverage = round(float(text), 9)  # 0.8999999999999999 is a computed 0.9
+        if MIN_COVERAGE <= coverage <= MAX_COVERAGE:
+            return coverage
     raise BadParameter.of(
         "coverage",
         text,
@@ -316,10 +320,12 @@ def check_name_length(parameter: str, text: str) -> None:
         )
 
 
-def _parse_where(given: Given, day: date | None) -> Where | None:
+def _parse_where(given: Given, day: date | None, *, is_part: bool) -> Where | None:
     latitude, longitude = (_last(given, name, "") for name in ("latitude", "longitude"))
     if not latitude and not longitude:
         return None
+    if is_part:
+        latitude, longitude = latitude or "0", longitude or "0"
     return Where(_parse_degrees("latitude", latitude, 90), _parse_degrees("longitude", longitude, 180), day)
 
 

@@ -40,6 +40,13 @@ def test_coverage_out_of_range_is_refused(text):
         parse_parameters({"coverage": [text]})
 
 
+@pytest.mark.parametrize(
+    ("text", "coverage"), [("0.8999999999999999", 0.9), ("0.9000000000000001", 0.9), ("0.49999999999999994", 0.5)]
+)
+def test_a_computed_coverage_is_the_one_that_was_meant(text, coverage):
+    assert parse_parameters({"coverage": [text]}).coverage == coverage
+
+
 def test_coverage_kind_is_marginal_or_macro():
     assert parse_parameters({}).coverage_kind == "marginal"
     assert parse_parameters({"coverage_kind": ["macro"]}).coverage_kind == "macro"

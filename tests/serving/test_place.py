@@ -29,9 +29,14 @@ from training.bundling.place import Records, count_records
 
 BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
 SUMMER, WINTER = "2026-06-15", "2026-12-15"
-# Rosa canina grows in Berlin, Rosa rugosa in Sydney; nothing is known of the others.
+# Rosa canina grows in Berlin, and the daisy in winter; Rosa rugosa in Sydney. Nothing is known of the others.
 PRIOR = count_records(
-    Records(*(np.array(column) for column in zip(*([(0, *BERLIN, 6)] * 60 + [(1, *SYDNEY, 1)] * 60), strict=True))),
+    Records(
+        *(
+            np.array(column)
+            for column in zip(*([(0, *BERLIN, 6)] * 60 + [(2, *BERLIN, 12)] * 9 + [(1, *SYDNEY, 1)] * 60), strict=True)
+        )
+    ),
     len(TAXA),
     10.0,
 )
@@ -130,10 +135,18 @@ def test_a_day_counts_with_a_place(client):
 
 
 @pytest.mark.parametrize(
-    "parameters", [{}, {"date": "2026-06-15"}, at(SYDNEY, cultivated="true"), {"use_exif": "true"}]
+    ("parameters", "ignored"),
+    [
+        ({}, None),
+        (at(SYDNEY, cultivated="true"), None),
+        ({"date": "2026-06-15"}, "The parameter 'date' was ignored: a day counts with a place only."),
+        ({"use_exif": "true"}, "The parameter 'use_exif' was ignored: no picture has a place in its EXIF data."),
+    ],
 )
-def test_without_a_place_nothing_changes(client, parameters):
+def test_without_a_place_nothing_changes_and_what_was_ignored_is_said(client, parameters, ignored):
     plain, found = ask(client), ask(client, **parameters)
+    assert found.pop("warnings") == ([] if ignored is None else [ignored])
+    del plain["warnings"]
     for answer in (plain, found):
         del answer["request_id"]
     assert found == plain
@@ -172,6 +185,27 @@ def test_a_place_that_is_none_is_a_problem(client, parameters):
     assert_problem(client.post("/identify", content=jpeg(), params=parameters), 422, "bad_parameter")
 
 
+def test_use_exif_beside_a_place_is_ignored_and_that_is_said(client):
+    answer = ask(client, photograph(BERLIN), use_exif="true", **at(SYDNEY))
+    assert named(answer)[0] == "rosa-rugosa"
+    assert answer["warnings"] == ["The parameter 'use_exif' was ignored: the request names a place."]
+
+
+@pytest.mark.parametrize(("query", "form"), [("latitude", "longitude"), ("longitude", "latitude")])
+def test_one_coordinate_may_be_in_the_query_and_the_other_in_the_form(client, query, form):
+    def post(fields):
+        files = {"image": jpeg(), **{name: (None, value) for name, value in fields.items()}}
+        return client.post("/identify", files=files, params={query: place[query]})
+
+    place = at(SYDNEY)
+    both = post({form: place[form]})
+    assert both.status_code == 200, both.text
+    assert both.json()["predictions"] == ask(client, **place)["predictions"]
+    assert post({query: "1", form: place[form]}).json()["predictions"] == both.json()["predictions"]
+    for fields in ({}, {query: place[query]}, {form: "181"}):
+        assert_problem(post(fields), 422, "bad_parameter")
+
+
 @pytest.mark.parametrize("place", [(90, 0), (-90, 180), (0, -180)])
 def test_the_ends_of_the_world_are_places(client, place):
     assert ask(client, **at(place))["uses_place"]
@@ -187,13 +221,14 @@ def test_no_place_is_in_the_log_or_the_metrics(client, capsys):
 
 
 def test_the_model_card_says_what_the_model_knows_of_places(client):
-    assert client.get("/model").json()["place"] == {"num_records": 120, "num_unknown_taxa": 3, "most_lowered": 0.05}
+    assert client.get("/model").json()["place"] == {"num_records": 129, "num_unknown_taxa": 2, "most_lowered": 0.05}
 
 
 def test_a_model_without_a_prior_says_that_it_ignores_the_place(settings):
     with TestClient(create_app(settings, decoder=InProcessDecoder()).app) as client:
         wait_until_ready(client)
-        answer = ask(client, **at(SYDNEY))
-        assert (named(answer)[0], answer["uses_place"]) == ("rosa-canina", False)
-        assert answer["warnings"] == ["Place and date were ignored: this model has no prior of place."]
+        for parameters in (at(SYDNEY), {"date": SUMMER}, {"use_exif": "true"}):
+            answer = ask(client, **parameters)
+            assert (named(answer)[0], answer["uses_place"]) == ("rosa-canina", False)
+            assert answer["warnings"] == ["Place and date were ignored: this model has no prior of place."]
         assert client.get("/model").json()["place"] is None
