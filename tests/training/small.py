@@ -151,3 +151,10 @@ def write_data(folder, root, pictures, taxonomy, groups=None, **more):
     sources = {source: SourceNote(str(root)) for source in columns["source"]}
     write_manifest(folder, columns, taxonomy, sources)
     return folder
+
+
+def with_columns(manifest, folder, **columns):
+    """Writes the pictures of a manifest with other columns, and returns the folder."""
+    sources = {name: SourceNote(str(manifest.folder / note.root)) for name, note in manifest.sources.items()}
+    write_manifest(folder, manifest.table.to_pydict() | columns, manifest.taxonomy, sources)
+    return folder

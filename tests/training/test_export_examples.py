@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from training.bundling.examples import EXAMPLE_PX, typical
+from tests.training.small import with_columns
+from training.bundling.examples import EXAMPLE_PX, example_pictures, typical
 from training.dataset.audit.licenses import may_be_shown
+from training.dataset.manifest import Manifest
+from training.evaluation.pictures import pictures_of
 from training.export import export
 
 
@@ -61,6 +64,27 @@ def test_a_bundle_has_small_pictures_of_each_taxon(exporting, monkeypatch):
         for example in found:
             with Image.open(io.BytesIO(examples.picture(example))) as picture:
                 assert (picture.format, max(picture.size) <= EXAMPLE_PX) == ("WEBP", True)
+
+
+def test_an_example_is_the_picture_of_its_author(manifest, bundle, tmp_path):
+    """Pictures of which only every second one is a training picture, and only every fourth one has a license."""
+    every = range(len(manifest))
+    columns = {
+        "split": ["train" if row % 2 else "test" for row in every],
+        "licence": ["CC0-1.0" if row % 4 == 3 else "unknown" for row in every],
+        "author": [str(row) for row in every],
+    }
+    pictures = pictures_of(
+        Manifest(with_columns(manifest, tmp_path / "data", **columns)), "train", bundle.record.input, workers=0
+    )
+    features = np.random.default_rng(0).normal(size=(len(pictures), 4)).astype(np.float32)
+    found = list(example_pictures(pictures, features, 2))
+    assert len(found) == 6
+    originals = [np.asarray(Image.open(manifest.path(row)), float) for row in every]
+    for example, data in found:
+        shown = np.asarray(Image.open(io.BytesIO(data)), float)
+        assert int(example.author) == np.argmin([np.abs(shown - original).mean() for original in originals])
+        assert int(example.author) % 4 == 3
 
 
 def test_pictures_without_a_license_stay_out(exporting, capsys):

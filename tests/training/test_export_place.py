@@ -7,28 +7,28 @@ from msgspec.structs import replace
 from models.answer import Question, answer_plant
 from models.bundle import WITH_PLACE
 from models.place import Where
+from tests.training.small import with_columns
 from training.bundling import evaluated_network, place
-from training.bundling.place import Records
 from training.export import export
 
 BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
 
 
 @pytest.fixture
-def bundle(exporting, monkeypatch):
-    """Every second class was photographed in Berlin in June, the others in Sydney in January; few pictures suffice."""
-
-    def records_of(manifest, rows):
-        taxon = manifest.taxonomy.taxon_of_output[manifest.labels[rows]]
-        east = taxon % 2 == 1
-        latitude, longitude = np.where(east, SYDNEY[0], BERLIN[0]), np.where(east, SYDNEY[1], BERLIN[1])
-        return Records(taxon.astype(np.int64), latitude, longitude, np.where(east, 1, 6)), np.ones(len(rows), bool)
-
-    monkeypatch.setattr(evaluated_network, "records_of", records_of)
+def bundle(exporting, manifest, monkeypatch):
+    """Every second class was photographed in Berlin, the others in Sydney; few pictures suffice."""
+    is_east = manifest.taxonomy.taxon_of_output[manifest.labels] % 2 == 1
     monkeypatch.setattr(evaluated_network, "LEAST_RECORDS", 1)
     monkeypatch.setattr(place, "LEAST_PLANTS", 1)
     monkeypatch.setattr(place, "MOST_LOST", 1.0)
-    return export(replace(exporting, out=exporting.out.with_name("placed")))
+    columns = {
+        name: np.where(is_east, *values).tolist()
+        for name, values in (("latitude", (SYDNEY[0], BERLIN[0])), ("longitude", (SYDNEY[1], BERLIN[1])))
+    }
+    # Enough calibration plants for two halves.
+    columns["split"] = np.where(np.arange(len(is_east)) % 3 == 0, "calibration", manifest.table["split"]).tolist()
+    data = with_columns(manifest, exporting.out.with_name("data"), **columns)
+    return export(replace(exporting, data=data, out=exporting.out.with_name("placed")))
 
 
 def test_a_bundle_of_data_with_places_has_a_prior_and_answers_with_it(bundle):

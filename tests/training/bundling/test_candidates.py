@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from models.errors import BundleError
+from models.place import Where
 from models.preprocess import InputSpec
 from models.session import NetworkOutput
 from tests.training.small import make_taxonomy, write_data
@@ -110,40 +111,50 @@ def test_nothing_is_fitted_on_the_test_split(tmp_path, calibration):
     assert [len(each) for each in (sets.features, sets.validation, sets.temperature)] == [2, 3, 3]
 
 
-def test_of_each_calibration_plant_one_picture_counts_in_the_tables(tmp_path):
+class Rows:
+    """Stands for a network file; the only feature of a picture is its row."""
+
+    def outputs(self, of):
+        return Outputs(np.eye(2, dtype="f4")[of.labels], of.rows[:, None].astype("f4"))
+
+
+GROUPS = ["t0", "t1", "a", "b", "a", "b", "a", "b", "a", "b", "c", "d", "v", "w"]  # four plants, two with 4 pictures
+
+
+def several_pictures_of_a_plant(tmp_path, **columns):
+    """Two training pictures, ten of the calibration plants, and one for validation and for the test."""
     taxonomy = make_taxonomy(2)
     rows = [(f"{at}.png", taxonomy.output_keys[at % 2], "train" if at < 2 else "calibration") for at in range(12)]
     rows += [("validation.png", taxonomy.output_keys[0], "validation"), ("test.png", taxonomy.output_keys[0], "test")]
-    groups = [
-        "t0",
-        "t1",
-        "a",
-        "b",
-        "a",
-        "b",
-        "a",
-        "b",
-        "a",
-        "b",
-        "c",
-        "d",
-        "v",
-        "w",
-    ]  # four plants, two with 4 pictures
-    manifest = Manifest(write_data(tmp_path / "data", tmp_path, rows, taxonomy, groups))
-    sets = picture_sets(manifest, SPEC, workers=0)
+    manifest = Manifest(write_data(tmp_path / "data", tmp_path, rows, taxonomy, GROUPS, **columns))
+    data = _table_data(Rows(), picture_sets(manifest, SPEC, workers=0))
+    return manifest, data, data.calibration.outputs.features[:][:, 0].astype(int)
 
-    class Rows:
-        """Stands for a network file; the only feature of a picture is its row."""
 
-        def outputs(self, of):
-            return Outputs(np.eye(2, dtype="f4")[of.labels], of.rows[:, None].astype("f4"))
-
-    data = _table_data(Rows(), sets)
-    chosen = data.calibration.outputs.features[:][:, 0].astype(int)
-    assert sorted(groups[row] for row in chosen) == ["a", "b", "c", "d"]
+def test_of_each_calibration_plant_one_picture_counts_in_the_tables(tmp_path):
+    manifest, data, chosen = several_pictures_of_a_plant(tmp_path)
+    assert sorted(GROUPS[row] for row in chosen) == ["a", "b", "c", "d"]
     assert data.calibration.labels.tolist() == manifest.labels[chosen].tolist()
     assert data.num_pictures == 10
+    assert data.place is None
+
+
+def test_the_prior_counts_training_pictures_and_a_plant_stands_where_its_picture_was_taken(tmp_path, monkeypatch):
+    """Training in Berlin, calibration in Paris, test in Sydney; each calibration picture has a longitude of its own."""
+    monkeypatch.setattr("training.bundling.evaluated_network.LEAST_RECORDS", 2)
+    longitude = [13.4, 13.4, *(2.25 + number / 32 for number in range(10)), 151.2, 151.2]
+    longitude[10] = None  # the only picture of plant c
+    latitude = [52.5] * 2 + [48.9] * 10 + [-33.9] * 2
+    _, data, chosen = several_pictures_of_a_plant(tmp_path, latitude=latitude, longitude=longitude)
+    prior = data.place.prior
+    assert [prior.records(Where(*place), 0) for place in ((52.5, 13.4), (48.9, 2.4), (-33.9, 151.2))] == [
+        (1, 2),
+        (0, 0),
+        (0, 0),
+    ]
+    assert prior.counts.tolist() == [1, 1]
+    assert data.place.has_place_N.tolist() == [GROUPS[row] != "c" for row in chosen]
+    assert data.place.records.longitude_N.tolist() == [longitude[row] for row in chosen if row != 10]
 
 
 def test_the_description_says_whether_the_limit_is_a_minimum_or_maximum():
