@@ -40,36 +40,19 @@ _QUALITY: Final = 90  # JPEG
 _OVERSAMPLING: Final = 2  # edges are drawn at twice the size and scaled down
 _GOLDEN: Final = 0.618034  # steps around the color wheel that keep the hues of any number of species apart
 _NAMES_STREAM, _TRAITS_STREAM, _PICTURE_STREAM = 15, 1, 2  # of random numbers
-_SPECIES_PER_GENUS: Final = 4
-_SPECIES_PER_FAMILY: Final = 16
-
-
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
-_STARTS = _words(
+_KIN: Final = 4  # species of a genus, genera of a family
+_STARTS: Final = (
     "Vel Mar Cal Thor Nim Sol Hel Bryn Cor Dal Fen Gal Hyst Ist Jun Kal Lor Mel Nol Or Pel Quin Ros Sil Tal Ul "
     "Var Wist Xan Yl Zeph Bel Cyn Drav Elm Frit"
 )
-_MIDDLES = _words("a an ar av e el en er i il in ir o ol om on or u ul un ant ast ell end ess imb ind olv orm umb")
-_ENDINGS = _words("ia ella issa ora antha era ium enum erum us ites odon")
-_FAMILY_LINKS = _words("n r ll v")
+_MIDDLES: Final = "a an ar av e el en er i il in ir o ol om on or u ul un ant ast ell end ess imb ind olv orm umb"
+_ENDINGS: Final = "ia ella issa ora antha era ium enum erum us ites odon"
 # Stems of adjectives in -us, -a, -um.
-_STEMS = _words(
+_STEMS: Final = (
     "alb alpin angust argente arvin asper atr aure bland candid cernu clar colorat crisp decor dens divers elat "
     "falcat formos glabr hirsut laciniat laev lat long lucid maculat magn magnific maritim mir montan mut nan nitid"
 )
-_ADJECTIVES = _words("Silver Golden Meadow Marsh Dwarf Giant Nodding Creeping Pale Dusky Early Autumn")
-_FIRST = _words(
-    "Lantern Thimble Ember Wren Otter Plover Harrow Lark Mist Frost Drum Pewter Rook Badger Heron Kettle Velvet "
-    "Ribbon Candle Spindle Tinker Miller Weaver Piper Cobble Fiddle Garnet Amber Opal Quill Saddle Swallow Linnet "
-    "Marrow Needle Parson Pilgrim Puddle Ramble Sparrow"
-)
-_LAST = _words(
-    "wort bell cup weed root leaf bane glove cress flax mint star eye lace crown tail foot tongue heart spur balm "
-    "blossom button bonnet slipper shade rue sage vetch wand wheel whistle wick thorn thrift tuft sedge poke nod mallow"
-)
+_ADJECTIVES: Final = ("Silver", "Golden", "Meadow", "Marsh")
 
 
 def species_name(species: int, seed: int = 0) -> SourceClass:
@@ -78,39 +61,34 @@ def species_name(species: int, seed: int = 0) -> SourceClass:
     `class_id`, which has both names, is called as a class folder.
 
     Raises:
-        InputError: `species` is 19,200 or higher.
+        InputError: There are not so many species.
     """
-    genus_number, member = divmod(species, _SPECIES_PER_GENUS)
-    genera, families, nouns = _word_lists(seed)
-    num_genera = len(nouns) * (len(_ADJECTIVES) // _SPECIES_PER_GENUS)
-    if genus_number >= num_genera:
-        limit = f"less than {num_genera * _SPECIES_PER_GENUS}"
+    number, member = divmod(species, _KIN)
+    genera = _genera(seed)
+    if number >= len(genera):
+        limit = f"less than {len(genera) * _KIN}"
         raise InputError("the species number is too high", value=species, limit=limit, remedy="draw fewer species")
-    genus = genera[genus_number]
+    genus = genera[number]
     ending = {"a": "a", "m": "um"}.get(genus[-1], "us")
-    stem = _STEMS[(7 * genus_number + member) % len(_STEMS)]
-    again, noun = divmod(genus_number, len(nouns))  # three genera share a noun, with other adjectives
-    adjective = _ADJECTIVES[again * _SPECIES_PER_GENUS + member]
-    scientific_name, common_name = f"{genus} {stem}{ending}", f"{adjective} {nouns[noun]}"
+    stems = _STEMS.split()
+    scientific_name = f"{genus} {stems[(7 * number + member) % len(stems)]}{ending}"
+    common_name = f"{_ADJECTIVES[member]} {genus.lower()}wort"
     return SourceClass(
         class_id=f"{common_name} ({scientific_name})",
         name=scientific_name,
         common_name=common_name,
         genus=genus,
-        family=families[species // _SPECIES_PER_FAMILY],
+        family=f"{genera[number // _KIN * _KIN]}ceae",  # after its first genus
     )
 
 
 @lru_cache(maxsize=4)
-def _word_lists(seed: int) -> tuple[list[str], list[str], list[str]]:
-    """Returns names of genera and of families, and English nouns, in the order of their use."""
-    rng = np.random.default_rng([seed, _NAMES_STREAM])
-    genera = list(dict.fromkeys("".join(parts) for parts in product(_STARTS, _MIDDLES, _ENDINGS)))
-    families = list(dict.fromkeys(f"{''.join(parts)}aceae" for parts in product(_STARTS, _MIDDLES, _FAMILY_LINKS)))
-    nouns = ["".join(parts) for parts in product(_FIRST, _LAST)]
-    for words in (genera, families, nouns):
-        rng.shuffle(words)
-    return genera, families, nouns
+def _genera(seed: int) -> list[str]:
+    """Returns the names of genera in the order of their use."""
+    parts = product(_STARTS.split(), _MIDDLES.split(), _ENDINGS.split())
+    genera = list(dict.fromkeys(map("".join, parts)))
+    np.random.default_rng([seed, _NAMES_STREAM]).shuffle(genera)
+    return genera
 
 
 def draw_plant(species: int, picture: int, *, seed: int = 0, size_px: int = SIDE_PX) -> Image.Image:
