@@ -202,7 +202,7 @@ def test_one_coordinate_may_be_in_the_query_and_the_other_in_the_form(client, qu
     assert both.status_code == 200, both.text
     assert both.json()["predictions"] == ask(client, **place)["predictions"]
     assert post({query: "1", form: place[form]}).json()["predictions"] == both.json()["predictions"]
-    for fields in ({}, {query: place[query]}, {form: "181"}):
+    for fields in ({}, {query: place[query]}, {form: "181"}, {query: "181", form: place[form]}):
         assert_problem(post(fields), 422, "bad_parameter")
 
 
