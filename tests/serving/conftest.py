@@ -3,14 +3,17 @@
 import socket
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import pytest
 import structlog
 from litestar.testing import TestClient
 from msgspec.structs import replace
 
+from serving.access.control import RateLimiter
 from serving.app import create_app
 from serving.settings import Settings
+from tests.serving.program import PATIENCE_S
 from tests.serving.raw_http import SOON_S, App, serve
 from tests.serving.tiny import InProcessDecoder, seal_tiny_bundle
 
@@ -35,7 +38,7 @@ def settings(bundle_folder):
 
 
 def wait_until_ready(client):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         if client.get("/health/ready").status_code == 200:
             return client
@@ -64,6 +67,12 @@ def start(settings):
             return wait_until_ready(client) if ready else client
 
         yield start_one
+
+
+@pytest.fixture
+def still_clock(monkeypatch):
+    """The rates of the services that the test starts do not refill, however slow the machine is."""
+    monkeypatch.setattr("serving.app.RateLimiter", partial(RateLimiter, clock=lambda: 0.0))
 
 
 @pytest.fixture(scope="module")

@@ -281,11 +281,11 @@ def test_stalled_body_is_refused_when_its_average_is_below_the_rate():
 
     with pytest.raises(SlowBody):
         asyncio.run(read_body("image/jpeg", None, receive, slow()))
-    assert 0.7 < time.monotonic() - start < 10  # the limit of the upload is 30
+    assert 0.7 < time.monotonic() - start < 25  # the limit of the upload is 30
 
 
 def test_body_at_the_rate_is_accepted():
-    assert len(read(*[bytes(200)] * 20, content_type="image/jpeg", limits=slow(), pause_s=0.03).pictures[0]) == 4_000
+    assert len(read(*[bytes(2_000)] * 20, content_type="image/jpeg", limits=slow(), pause_s=0.03).pictures[0]) == 40_000
 
 
 def test_no_body_takes_longer_than_the_upload_limit():

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.serving.program import receive_all, service
+from tests.serving.program import PATIENCE_S, receive_all, service
 from tests.serving.tiny import jpeg
 
 LARGE = 20_000_000
@@ -41,7 +41,7 @@ def status(connection):
 
 
 def wait_until_admitted(address, count):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         with socket.create_connection(address) as connection:
             connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

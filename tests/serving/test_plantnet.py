@@ -184,6 +184,7 @@ def test_addresses_of_pictures_are_refused_in_words(client):
     assert_failure(response, 422, "Unprocessable Entity", "fetches no pictures from addresses")
 
 
+@pytest.mark.usefixtures("still_clock")
 def test_the_key_of_the_query_is_an_api_key(start, folders):
     secret, key = make_key("app")
     client = start(bundle=folders[0], plantnet_api=True, api_keys=key.line, rate_per_minute=60.0, rate_burst=2)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from models.bundle import load_bundle, seal_bundle
 from models.preprocess import InputSpec
-from tests.serving.program import ROOT, assert_one_clear_line, receive_all, run, service
+from tests.serving.program import PATIENCE_S, ROOT, assert_one_clear_line, receive_all, run, service
 from tests.serving.tiny import TAXONOMY, images, jpeg, write_network
 
 # ---- start, answer, shutdown
@@ -71,7 +71,7 @@ def test_request_in_progress_is_answered_before_the_service_exits(bundle_folder)
         time.sleep(0.3)
         connection.sendall(picture[50:])
         assert receive_all(connection).startswith(b"HTTP/1.1 200")
-        assert running.process.wait(20) == 0
+        assert running.process.wait(PATIENCE_S) == 0
 
 
 # ---- connections
@@ -90,7 +90,7 @@ def test_large_upload_is_refused_before_it_is_sent(wire):
         connection.sendall(
             b"POST /identify HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nContent-Length: 40000000\r\n\r\n"
         )
-        connection.settimeout(10)
+        connection.settimeout(PATIENCE_S)
         answer = connection.recv(65536)
         assert answer.startswith(b"HTTP/1.1 413")
 

@@ -8,21 +8,25 @@ import time
 from contextlib import suppress
 
 import pytest
+import uvicorn
 
 from tests.serving.raw_http import (
     DRAIN_S,
     GET,
     HEADER_S,
-    KEEP_ALIVE_S,
     LAST,
     POST,
     SOON_S,
+    App,
     ask,
     assert_refused,
+    config,
     drip,
     receive_all,
     receive_one,
     responses,
+    run,
+    wait_until,
 )
 
 # ---- heads
@@ -93,7 +97,7 @@ def test_rest_of_a_refused_body_is_read_and_the_connection_stays_open(dial):
 def test_rest_of_a_refused_body_has_a_time_limit(dial):
     with dial(b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 30000000\r\n\r\n") as connection:
         assert receive_one(connection)[0] == 413
-        assert DRAIN_S * 0.8 < drip(connection, b"a" * 100) < DRAIN_S + 1
+        assert drip(connection, b"a" * 100) > DRAIN_S * 0.8
 
 
 def test_idle_connection_after_a_refused_body_is_closed(dial):
@@ -145,11 +149,11 @@ def test_tiny_chunks_cost_no_more_than_large_ones(dial):
     assert processor_s(1) < 3 * processor_s(65_536) + 0.1  # seconds of slack: the larger one may take 8 ms
 
 
-def test_refusal_closes_a_connection_whose_client_waits_for_100_continue(dial):
-    with dial(b"POST /early HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n") as connection:
-        start = time.monotonic()
+def test_refusal_closes_a_connection_whose_client_waits_for_100_continue():
+    patient = uvicorn.Server(config(App(), 600, 600, timeout_keep_alive=600))
+    with run(patient) as address, socket.create_connection(address, timeout=SOON_S) as connection:
+        connection.sendall(b"POST /early HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n")
         [(status, _)] = responses(receive_all(connection))
-        assert time.monotonic() - start < KEEP_ALIVE_S / 2
     assert status == 413
 
 
@@ -165,9 +169,12 @@ def test_100_continue_is_not_sent_to_http_1_0(dial):
         assert receive_all(connection).startswith(b"HTTP/1.1 200 ")
 
 
-def test_response_that_is_not_read_is_aborted(dial):
-    with dial(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
-        time.sleep(3 * DRAIN_S)
+def test_response_that_is_not_read_is_aborted():
+    server = uvicorn.Server(config(App(), HEADER_S, DRAIN_S))
+    with run(server) as address, socket.create_connection(address, timeout=SOON_S) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.recv(1)
+        wait_until(lambda: not server.server_state.connections)
         assert len(receive_all(connection)) < 30_000_000  # only what the kernel had buffered
 
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from models.bundle import load_bundle
-from tests.serving.program import ROOT, service
+from tests.serving.program import PATIENCE_S, ROOT, service
 from tests.serving.tiny import RED, WEIGHTS, images, jpeg, seal_tiny_bundle
 from training.release import CURRENT, Registry
 
@@ -56,7 +56,7 @@ class Load:
 
     def _ask(self, url):
         picture = images(jpeg(RED))
-        with httpx.Client(base_url=url, timeout=20) as client:
+        with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
             while not self._stop.is_set():
                 try:
                     self.answers.append((time.monotonic(), client.post("/identify", files=picture)))
@@ -78,7 +78,7 @@ class Load:
 
     def wait_for_answers(self, num_answers):
         """Waits for this many more answers."""
-        wanted, deadline = len(self.answers) + num_answers, time.monotonic() + 30
+        wanted, deadline = len(self.answers) + num_answers, time.monotonic() + PATIENCE_S
         while len(self.answers) < wanted:
             assert time.monotonic() < deadline, self.statuses
             time.sleep(0.01)
@@ -105,9 +105,9 @@ def test_sigterm_under_load_loses_no_request_and_leaves_no_process(live):
             assert while_draining.headers["connection"] == "close"
             assert probe.get("/health/live").status_code == 200
             assert probe.post("/identify", files=images(jpeg())).status_code == 200
-            assert running.process.wait(20) == 0
+            assert running.process.wait(PATIENCE_S) == 0
         assert (load.lost, set(load.statuses)) == ([], {200})
-        assert not psutil.wait_procs(children, timeout=5)[1]
+        assert not psutil.wait_procs(children, timeout=PATIENCE_S)[1]
 
 
 def test_second_sigterm_ends_the_process_at_once(live):
@@ -120,7 +120,7 @@ def test_second_sigterm_ends_the_process_at_once(live):
         running.event("draining")
         start = time.monotonic()
         assert running.stop(signal.SIGTERM) == 0
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 50  # the usual end takes 60 s
         assert "Traceback" not in "".join(running.lines)
 
 
@@ -157,8 +157,8 @@ def num_events(running, name):
     return sum(f'"event": "{name}"' in line for line in running.lines)
 
 
-def wait_for(condition, seconds=120):
-    deadline = time.monotonic() + seconds
+def wait_for(condition):
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

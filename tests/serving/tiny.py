@@ -32,6 +32,7 @@ from models.taxonomy import Output, Taxon, Taxonomy
 from serving.decoding.pool import Decoded
 from serving.decoding.process import DecodeTime
 from tests.models.tiny import conformal_table
+from tests.serving.program import PATIENCE_S
 
 SIDE_PX = 32
 RED, GREEN, BLUE = (230, 20, 20), (20, 230, 20), (20, 20, 230)
@@ -271,7 +272,7 @@ class FakeNetwork:
     def run(self, pixels):
         self.num_runs += 1
         self.entered.set()
-        assert self.free.wait(100)
+        assert self.free.wait(PATIENCE_S)
         if self.fails:
             raise RuntimeError("secret words")
         logits = np.full((len(pixels), 6), self.logit, np.float32)
@@ -300,10 +301,10 @@ def images(*pictures):
 
 
 def in_event_loop(test):
-    """Makes a test of a coroutine, which may take a minute."""
+    """Makes a test of a coroutine, which ends in time even on a busy machine."""
 
     @functools.wraps(test)
     def run(*args, **kwargs):
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), PATIENCE_S))
 
     return run

@@ -14,6 +14,7 @@ from models.preprocess import InputSpec
 from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.metrics import Metrics
 from tests.models.pictures import encode, scene
+from tests.serving.program import PATIENCE_S
 
 SPEC = InputSpec(height=32, width=32, train_px=32)
 SMALL = encode(scene(), "PNG")
@@ -82,13 +83,13 @@ def state(pid):
 
 async def until_on_loop(condition):
     """Waits until a condition holds without blocking the event loop."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  # the condition changes in another process
             await asyncio.sleep(0.005)
 
 
-def until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
+def until(condition):
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from models.errors import UnreadableImage
-from serving.decoding import process
+from serving.decoding import pool, process
 from serving.decoding.messages import MAX_MESSAGE_BYTES, SharedArea
 from serving.decoding.process import ChildLost, ChildProcess
 from serving.errors import NotReady
@@ -208,7 +208,8 @@ def test_cancelled_decode_that_waits_for_a_child_never_starts(one, pid):
     assert value(one.metrics, 'botanify_decode_failures_total{code="unreadable_image",format="PNG"}') == failures
 
 
-def test_cancelled_decode_waits_for_its_child(one, pid):
+def test_cancelled_decode_waits_for_its_child(one, pid, monkeypatch):
+    monkeypatch.setattr(pool, "_CANCEL_GRACE_S", 60)
     stop(pid)
     task = begin(one)
 

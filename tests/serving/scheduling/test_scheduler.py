@@ -17,6 +17,7 @@ from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
 from serving.scheduling.networks import SchedulingPolicy, choose_policy, cpu_policy
 from serving.scheduling.scheduler import Scheduler
+from tests.serving.program import PATIENCE_S
 
 FAILING, KILLING, HANGING = -1.0, -2.0, -3.0
 GPU = choose_policy(cuda=True, num_cores=2, num_threads=None, num_runs=None)
@@ -127,7 +128,7 @@ async def until(condition):
 
 
 def run(test):
-    asyncio.run(asyncio.wait_for(test, 60))
+    asyncio.run(asyncio.wait_for(test, PATIENCE_S))
 
 
 def scheduled(policy, **options):
