@@ -342,19 +342,22 @@ def test_a_call_to_postgresql_ends_when_server_or_network_do_not_respond(monkeyp
     monkeypatch.setattr("serving.corrections.store.create_engine", lambda *_, **more: made.update(more))
     _open(make_url("postgresql+psycopg://botanify@nosuch/corrections"))
     limits = made["connect_args"]
-    assert "statement_timeout=5000" in limits["options"]
+    assert limits["options"] == "-c statement_timeout=5000"
     assert (limits["connect_timeout"], limits["tcp_user_timeout"], limits["keepalives_idle"]) == (5, 5000, 5)
 
 
 def test_words_of_people_are_neither_logged_nor_answered_when_they_cannot_be_stored(client, folder):
     request_id = ask(client)
     with sqlite3.connect(folder / DATABASE_FILE) as other:
-        other.execute("DROP TABLE corrections")
+        other.execute("CREATE TRIGGER no BEFORE INSERT ON corrections BEGIN SELECT RAISE(ABORT, 'no'); END")
     with capture_logs() as logged:
         response = correct(client, request_id, other="a secret of ann")
     assert_problem(response, 503, "store_unavailable")
     assert [each for each in logged if each["event"] == "store_unavailable"]
     assert "secret" not in f"{logged} {response.text}"
+    with Store(folder) as store, pytest.raises(StoreUnavailable) as caught:
+        store.put(correction(0, "a secret of ann"), [])
+    assert "secret" not in str(caught.value.__cause__)  # the log has its beginning
 
 
 def test_the_id_of_a_correction_is_in_neither_log_nor_metrics(client):
@@ -421,13 +424,22 @@ def test_a_database_that_does_not_respond_is_asked_once_and_holds_neither_answer
 
 
 def test_corrections_are_stored_again_once_the_database_responds(settings, folder, stuck, monkeypatch):
-    with running(settings, folder) as client:
+    with running(settings, folder) as client, ThreadPoolExecutor() as pool:
         with monkeypatch.context() as patch:
             patch.setattr("serving.corrections.desk._DEADLINE_S", 0.1)
             request_id = ask(client)
             assert_problem(correct(client, request_id, taxon="crocus"), 503, "store_unavailable")
         stuck.response.set()
         until(lambda: correct(client, request_id, taxon="crocus").status_code == 200)
+        stuck.response.clear()
+        waiting = [pool.submit(correct, client, request_id, taxon="crocus") for _ in range(2)]
+        until(
+            lambda: (
+                any(each.done() for each in waiting) or "botanify_requests_admitted 2.0" in client.get("/metrics").text
+            )
+        )
+        stuck.response.set()
+        assert [each.result().status_code for each in waiting] == [200, 200]
     assert len(kept(folder)) == 1
 
 
