@@ -1,7 +1,7 @@
-"""`train.py --tune`: finds batch size, layout, precision, loader processes and learning rates for this machine.
+"""`train.py --tune`: finds batch size, loader processes and learning rates for this machine.
 
-Each setting is a trial in its own process, which may run out of memory. The batch size is searched first; then layout,
-precision and compilation are tried at that size.
+Each batch size is a trial in its own process, which may run out of memory. Layout, precision and compilation are those
+of the recipe.
 """
 
 import math
@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 import torch
-from msgspec.structs import replace
 from rich.console import Console
 
 from models.errors import BotanifyError
@@ -28,15 +27,14 @@ from training.loading.data import training_loader
 from training.loading.negatives import num_plants
 from training.machine import cores_available
 from training.processes import end_with_parent
-from training.recipe import Recipe
-from training.tuning_trial import MAX_MEMORY_SHARE, Trial, TrialSetting, setting_of, time_setting, with_setting
+from training.recipe import Recipe, rate_factor
+from training.tuning_trial import MAX_MEMORY_SHARE, Trial, time_batch_size, with_batch_size
 
 RESULT_FILE: Final = "tuning.json"
 NEAR: Final = 0.03
 """Relative difference below which two speeds count as equal."""
 _START: Final = 8  # pictures, where the search begins
 _STEP: Final = 8  # tensor cores are fastest at multiples of 8
-_COMPILING_S: Final = 60.0  # least time that compiling takes; it is not tried in shorter runs
 _MIN_STEPS: Final = 8  # per epoch; a larger batch would learn in too few steps from so little data
 _LOADER_S: Final = 5.0  # for which the loader is timed
 _EXIT_S: Final = 10.0  # for a trial to end by itself, which releases what it holds
@@ -53,7 +51,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str
     num_ranks: int
-    setting: TrialSetting
+    batch_size: int
     accumulate: int
     """Batches per optimizer step, so that a step averages at least as many pictures as in the recipe."""
     workers: int
@@ -65,36 +63,34 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def flags(self) -> str:
         """The proposal as flags of train.py."""
-        chosen = {name: getattr(self, name) for name in ("accumulate", "backbone_lr", "head_lr", "workers")}
-        values = msgspec.structs.asdict(self.setting) | chosen
-        return " ".join(word for item in values.items() for word in flag_words(*item))
+        names = ("batch_size", "accumulate", "backbone_lr", "head_lr", "workers")
+        return " ".join(word for name in names for word in flag_words(name, getattr(self, name)))
 
 
 def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks | None = None) -> Tuned | None:
-    """Measures settings, prints the result, and writes `tuning.json` into the run's folder; trains nothing.
+    """Measures batch sizes, prints the result, and writes `tuning.json` into the run's folder; trains nothing.
 
     Of ranks that train together, the main one measures on its device, and the others return None.
 
     Raises:
-        NothingRan: No setting could be measured.
+        NothingRan: No batch size could be measured.
     """
     ranks = ranks or Ranks()
     if not ranks.is_main:
         return None
     console, classes, trials = Console(), training_classes(manifest, recipe), list[Trial]()
 
-    def measure(setting: TrialSetting) -> Trial:
-        trial = launch(with_setting(recipe, setting), classes, device)
+    def measure(batch_size: int) -> Trial:
+        trial = launch(with_batch_size(recipe, batch_size), classes, device)
         trials.append(trial)
-        console.print(f"batch {setting.batch_size}, {mode(setting)}: {describe(trial)}", highlight=False)
+        console.print(f"batch {batch_size}: {describe(trial)}", highlight=False)
         return trial
 
-    start, num_pictures = setting_of(recipe), len(manifest.rows_of("train")) // ranks.num_ranks
-    largest = max(num_pictures // _MIN_STEPS, min(start.batch_size, num_pictures), 1)
-    chosen = find_batch_size(lambda size: measure(replace(start, batch_size=size)), largest)
-    chosen = try_options(measure, chosen, options_of(recipe, device), num_pictures * recipe.schedule.epochs)
+    num_pictures = len(manifest.rows_of("train")) // ranks.num_ranks
+    largest = max(num_pictures // _MIN_STEPS, min(recipe.schedule.batch_size, num_pictures), 1)
+    chosen = find_batch_size(measure, largest)
     # The loader is timed after its first batch, for some seconds or an epoch.
-    loader, order = training_loader(manifest, with_setting(recipe, chosen.setting), pin=False)
+    loader, order = training_loader(manifest, with_batch_size(recipe, chosen.batch_size), pin=False)
     order.side_px = recipe.pictures.picture_px
     batches = iter(loader)
     next(batches)  # its processes start
@@ -121,11 +117,11 @@ def launch(
     *,
     max_s: float = 180.0,
     budget_s: float = 4.0,
-    measure: Callable[[Recipe, TrainingClasses, torch.device, float], Trial] = time_setting,
+    measure: Callable[[Recipe, TrainingClasses, torch.device, float], Trial] = time_batch_size,
 ) -> Trial:
-    """Measures the setting of a recipe in a new process; a crash or a timeout is an outcome, not an error.
+    """Measures the batch size of a recipe in a new process; a crash or a timeout is an outcome, not an error.
 
-    The process is killed after `max_s`, or three times that if it compiles. `budget_s` is that of `time_setting`.
+    The process is killed after `max_s`, or three times that if it compiles. `budget_s` is that of `time_batch_size`.
     """
     max_s *= 1 if recipe.hardware.compile == "off" else 3
     context = multiprocessing.get_context("spawn")
@@ -136,7 +132,9 @@ def launch(
     sender.close()  # this process's end of it: if the other one dies, there is no end left
     try:
         if not receiver.poll(max_s):
-            return Trial(setting=setting_of(recipe), outcome="too_slow", note=f"not done after {max_s:.0f} s")
+            return Trial(
+                batch_size=recipe.schedule.batch_size, outcome="too_slow", note=f"not done after {max_s:.0f} s"
+            )
         trial: Trial = receiver.recv()
         process.join(_EXIT_S)
         return trial
@@ -145,7 +143,7 @@ def launch(
         code = process.exitcode or 0
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         killed = "; the machine's memory may have run out" if name == "SIGKILL" else ""
-        return Trial(setting=setting_of(recipe), outcome="crashed", note=f"ended by {name}{killed}")
+        return Trial(batch_size=recipe.schedule.batch_size, outcome="crashed", note=f"ended by {name}{killed}")
     finally:
         process.kill()
         process.join()
@@ -163,7 +161,7 @@ def _work(sender: Connection, threads: int, measure: Callable[..., Trial], recip
         sender.send(measure(recipe, *work))
     except Exception as error:  # such as that of a compiler
         note = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        sender.send(Trial(setting=setting_of(recipe), outcome="crashed", note=note))
+        sender.send(Trial(batch_size=recipe.schedule.batch_size, outcome="crashed", note=note))
 
 
 def find_batch_size(measure: Callable[[int], Trial], largest: int) -> Trial:
@@ -200,9 +198,9 @@ def find_batch_size(measure: Callable[[int], Trial], largest: int) -> Trial:
         is_slower = trial.fits and trial.pictures_per_s < fastest() * (1 - NEAR)
     if not running():
         first = tried[min(tried)]
-        size, why = first.setting.batch_size, f" ({first.note})" if first.note else ""
+        size, why = first.batch_size, f" ({first.note})" if first.note else ""
         raise NothingRan(f"no batch size could be measured; a batch of {size}: {first.outcome}{why}.")
-    size = running()[-1].setting.batch_size
+    size = running()[-1].batch_size
     step, too_large = max(size // 4 // _STEP * _STEP, _STEP), min(too_large, 2 * size)
     while in_vain < 2 and size // step < (last := (too_large - 1) // step):
         middle = (size // step + 1 + last) // 2 * step
@@ -214,90 +212,46 @@ def find_batch_size(measure: Callable[[int], Trial], largest: int) -> Trial:
     return next(trial for trial in running() if trial.pictures_per_s >= fastest() * (1 - NEAR))
 
 
-def options_of(recipe: Recipe, device: torch.device) -> list[tuple[str, tuple[Any, ...]]]:
-    """The knobs of `TrialSetting` that a device supports, with their values.
-
-    A recipe with amp "off" keeps it, since precision affects accuracy. A CPU keeps the recipe's precision: it computes
-    fp16 in fp32, and most have no bf16 unit.
-    """
-    options: list[tuple[str, tuple[Any, ...]]] = [("channels_last", (True, False))]
-    if device.type == "cuda" and recipe.hardware.amp != "off":
-        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)  # emulated bf16 is slower than fp16
-        options.append(("amp", ("fp16", "bf16") if bf16 else ("fp16",)))
-    modes = ("off", "default", "reduce-overhead") if device.type == "cuda" else ("off", "default")
-    return [*options, ("compile", modes)]
-
-
-def try_options(
-    measure: Callable[[TrialSetting], Trial],
-    chosen: Trial,
-    options: Sequence[tuple[str, tuple[Any, ...]]],
-    num_pictures: int,
-) -> Trial:
-    """Changes one knob after another; keeps a change if it shortens the whole run, warm-up included, by more than 3 %.
-
-    The run starts from the setting of `chosen`, and trains each rank on `num_pictures`.
-    """
-
-    def run_s(trial: Trial) -> float:
-        return trial.warmup_s + num_pictures / trial.pictures_per_s
-
-    best = chosen
-    for knob, value in [(knob, value) for knob, values in options for value in values]:
-        too_short = knob == "compile" and run_s(best) < _COMPILING_S
-        if too_short or value == getattr(chosen.setting, knob):
-            continue
-        trial = measure(replace(best.setting, **{knob: value}))
-        if trial.fits and run_s(trial) < run_s(best) * (1 - NEAR):
-            best = trial
-    return best
-
-
 def propose(
     recipe: Recipe, chosen: Trial, trials: Sequence[Trial], *, device: str, num_ranks: int, loaded_per_s: float
 ) -> Tuned:
     """Turns the best trial into a proposal.
 
-    An optimizer step averages at least as many pictures as in the recipe: smaller batches are accumulated. The rates
+    An optimizer step averages at least as many pictures as in the recipe: smaller batches are accumulated, unless the
+    recipe compiles with CUDA graphs, which cannot accumulate. The rates
     follow the square-root rule for Adam (Malladi et al. 2022): the noise of a gradient falls with the square root of
     the batch size, and the length of an AdamW step hardly depends on the length of the gradient. The recipe's rates are
     taken to be right for its own pictures per step.
 
     `loaded_per_s` is how many pictures a second the recipe's loader processes load.
     """
-    setting, speed, cores, schedule = chosen.setting, chosen.pictures_per_s, cores_available(), recipe.schedule
+    batch_size, speed, cores, schedule = chosen.batch_size, chosen.pictures_per_s, cores_available(), recipe.schedule
     wanted = schedule.batch_size * schedule.accumulate
-    accumulate = max(-(-wanted // (setting.batch_size * num_ranks)), 1)
-    effective = setting.batch_size * num_ranks * accumulate
-    factor = math.sqrt(effective / wanted)
+    accumulate = max(-(-wanted // (batch_size * num_ranks)), 1)
+    if recipe.hardware.compile == "reduce-overhead":
+        accumulate = 1
+    effective = batch_size * num_ranks * accumulate
+    factor = math.sqrt(effective / wanted) / rate_factor(schedule, num_ranks)  # which the run itself applies
     workers = recipe.data.workers
     needed = math.ceil(max(workers, 1) * speed / loaded_per_s)
     limit = "limits the run" if loaded_per_s < speed else "keeps up"
     return Tuned(
         device=device,
         num_ranks=num_ranks,
-        setting=setting,
+        batch_size=batch_size,
         accumulate=accumulate,
         workers=workers if loaded_per_s >= speed else max(min(needed, cores), workers),
         backbone_lr=float(f"{schedule.backbone_lr * factor:.3g}"),
         head_lr=float(f"{schedule.head_lr * factor:.3g}"),
         trials=list(trials),
         reasons=[
-            f"Proposed is a batch of {setting.batch_size}, the smallest within {NEAR:.0%} of the fastest, in "
-            f"{mode(setting)}: {speed:.4g} pictures/s.",
+            f"A batch of {batch_size} is the smallest within {NEAR:.0%} of the fastest: {speed:.4g} pictures/s.",
             f"A step averages {effective} pictures, in the recipe {wanted}: the rates are the recipe's times the square"
             " root of the ratio, as derived for Adam (Malladi et al. 2022).",
             f"{workers} loader processes on {cores} cores load {loaded_per_s:.4g} pictures/s: the loader {limit}.",
             "Only speed and memory were measured: a larger batch may need more epochs for the same accuracy.",
         ],
     )
-
-
-def mode(setting: TrialSetting) -> str:
-    """A setting without its batch size, such as "fp16, NHWC, compiled default"."""
-    precision = "fp32" if setting.amp == "off" else setting.amp
-    layout = "NHWC" if setting.channels_last else "NCHW"
-    return f"{precision}, {layout}{'' if setting.compile == 'off' else f', compiled {setting.compile}'}"
 
 
 def describe(trial: Trial) -> str:

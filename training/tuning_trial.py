@@ -1,6 +1,6 @@
-"""One setting of `train.py --tune`, timed with the real training step on random pictures.
+"""One batch size of `train.py --tune`, timed with the real training step on random pictures.
 
-Each setting has its own process, so that its memory, kernel selection and crashes do not affect the next one.
+Each trial has its own process, so that its memory, kernel selection and crashes do not affect the next one.
 """
 
 import statistics
@@ -19,10 +19,10 @@ from training.engine.weights import new_network
 from training.loading.data import EVALUATION_BATCH
 from training.loading.negatives import pictures_of_no_class
 from training.monitor.memory import is_out_of_memory
-from training.recipe import NEGATIVES_SHARE, Compile, KnobRole, Precision, Recipe, knobs_with, sides_of_epochs
+from training.recipe import NEGATIVES_SHARE, Recipe, sides_of_epochs
 
 MAX_MEMORY_SHARE: Final = 0.9
-"""Share of the GPU memory that a setting may use; the rest is for later growth, such as larger pictures."""
+"""Share of the GPU memory that a trial may use; the rest is for later growth, such as larger pictures."""
 _WARMUP_STEPS: Final = 3  # kernels are selected in the first; fp16 adjusts its loss scale in the first few
 _WINDOWS: Final = 5
 _WINDOW_S: Final = 0.6
@@ -30,20 +30,11 @@ _MAX_STEPS: Final = 200  # per window
 _GB: Final = 1e9
 
 
-class TrialSetting(msgspec.Struct, frozen=True):
-    """The settings with `KnobRole.TUNED`, each with its name in the recipe."""
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of measuring a batch size."""
 
     batch_size: int
     """Pictures per step on each rank."""
-    amp: Precision
-    channels_last: bool
-    compile: Compile
-
-
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of measuring a setting."""
-
-    setting: TrialSetting
     outcome: Literal["ran", "does_not_fit", "too_slow", "crashed"] = "ran"
     pictures_per_s: float = 0.0
     """Median over the timed windows, on the slowest rank."""
@@ -62,23 +53,13 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return self.outcome == "ran" and (self.memory_share is None or self.memory_share <= MAX_MEMORY_SHARE)
 
 
-def setting_of(recipe: Recipe) -> TrialSetting:
-    """The setting that a recipe holds."""
-    return TrialSetting(
-        **{knob: getattr(getattr(recipe, section), knob) for section, knob in knobs_with(KnobRole.TUNED)}
-    )
+def with_batch_size(recipe: Recipe, batch_size: int) -> Recipe:
+    """The recipe with another batch size, and without gradient accumulation."""
+    return replace(recipe, schedule=replace(recipe.schedule, batch_size=batch_size, accumulate=1))
 
 
-def with_setting(recipe: Recipe, setting: TrialSetting) -> Recipe:
-    """The recipe with another setting, and without gradient accumulation."""
-    changed = replace(recipe, schedule=replace(recipe.schedule, accumulate=1))
-    for section, knob in knobs_with(KnobRole.TUNED):
-        changed = replace(changed, **{section: replace(getattr(changed, section), **{knob: getattr(setting, knob)})})
-    return changed
-
-
-def time_setting(recipe: Recipe, classes: TrainingClasses, device: torch.device, budget_s: float) -> Trial:
-    """Measures the setting of a recipe. Too little memory is an outcome, not an error.
+def time_batch_size(recipe: Recipe, classes: TrainingClasses, device: torch.device, budget_s: float) -> Trial:
+    """Measures the batch size of a recipe. Too little memory is an outcome, not an error.
 
     The timed windows take `budget_s`; a step that takes longer is timed once.
     """
@@ -89,11 +70,11 @@ def time_setting(recipe: Recipe, classes: TrainingClasses, device: torch.device,
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        return Trial(setting=setting_of(recipe), outcome="does_not_fit", note="out of memory")
+        return Trial(batch_size=recipe.schedule.batch_size, outcome="does_not_fit", note="out of memory")
 
 
 def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, budget_s: float) -> Trial:
-    started, setting = time.perf_counter(), setting_of(recipe)
+    started, batch_size = time.perf_counter(), recipe.schedule.batch_size
     network = new_network(recipe, len(classes.taxon_of_output))
     # Enough steps that the learning rate does not reach zero.
     engine = Engine(recipe, network, device, classes, steps_per_epoch=10_000)
@@ -101,7 +82,7 @@ def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, 
     batch, side_px = EVALUATION_BATCH if device.type == "cuda" else 1, recipe.pictures.serve_px
     engine.scores(torch.zeros(batch, 3, side_px, side_px, dtype=torch.uint8))
     engine.train_mode()
-    take = _steps(engine, setting.batch_size, max(sides_of_epochs(recipe)))
+    take = _steps(engine, batch_size, max(sides_of_epochs(recipe)))
     step_s = take(1)  # includes compilation and kernel selection
     for _ in range(_WARMUP_STEPS - 1):
         step_s = take(1)
@@ -112,7 +93,8 @@ def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, 
     began, windows_s = time.perf_counter(), [take(num_steps) / num_steps]
     while len(windows_s) < _WINDOWS and time.perf_counter() - began + windows_s[-1] * num_steps < budget_s:
         windows_s.append(take(num_steps) / num_steps)
-    trial = Trial(setting=setting, pictures_per_s=setting.batch_size / statistics.median(windows_s), warmup_s=warmup_s)
+    speed = batch_size / statistics.median(windows_s)
+    trial = Trial(batch_size=batch_size, pictures_per_s=speed, warmup_s=warmup_s)
     if device.type != "cuda":
         return trial
     memory_gb, memory_share = _memory(device)

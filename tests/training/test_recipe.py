@@ -12,12 +12,10 @@ from training.drawn import SPLIT_OF_PICTURE
 from training.evaluate import Evaluate
 from training.recipe import (
     REMOVED,
-    KnobRole,
     PictureRecipe,
     RunRecipe,
     check_recipe,
     check_stored_recipe,
-    knobs_with,
     read_recipe,
     recipe_files,
     side_at_epoch,
@@ -25,7 +23,6 @@ from training.recipe import (
 )
 from training.toml_file import section_to_plain
 from training.train import parse
-from training.tuning_trial import TrialSetting
 
 
 def write(folder, text):
@@ -190,8 +187,11 @@ def test_a_missing_recipe_name_is_an_error():
         parse(["--epochs", "3"])
 
 
-def test_tuning_tries_exactly_the_knobs_with_that_role():
-    assert {knob for _, knob in knobs_with(KnobRole.TUNED)} == set(TrialSetting.__struct_fields__)
+def test_cuda_graphs_that_accumulate_are_refused_by_name():
+    parse(["debug", "--compile", "reduce-overhead"])
+    parse(["debug", "--compile", "default", "--accumulate", "2"])
+    with pytest.raises(RecipeError, match=r"reduce-overhead and accumulate = 2"):
+        parse(["debug", "--compile", "reduce-overhead", "--accumulate", "2"])
 
 
 STEPS = PictureRecipe(picture_px=128, progressive=((0, 64), (5, 96), (9, 128)))

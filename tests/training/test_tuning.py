@@ -25,21 +25,15 @@ from training.tuning import (
     describe,
     find_batch_size,
     launch,
-    options_of,
     propose,
-    try_options,
     tune,
 )
-from training.tuning_trial import MAX_MEMORY_SHARE, Trial, TrialSetting, setting_of, with_setting
+from training.tuning_trial import MAX_MEMORY_SHARE, Trial, with_batch_size
 
 TINY = read_recipe(Path(__file__).parent / "tiny.toml")
 THREE = TrainingClasses((0, 1, 2), 3, (10.0, 10.0, 10.0))
 CPU = torch.device("cpu")
 replace = msgspec.structs.replace
-
-
-def setting(batch_size=16, amp="off", channels_last=True, compiled="off"):
-    return TrialSetting(batch_size=batch_size, amp=amp, channels_last=channels_last, compile=compiled)
 
 
 class Machine:
@@ -48,9 +42,9 @@ class Machine:
     `outcomes` holds failures by batch size. `noise` is a random generator that varies the speed.
     """
 
-    def __init__(self, *, half=20.0, gb_each=0.1, gb_base=1.0, card_gb=1e9, outcomes=None, noise=None, gains=None):
+    def __init__(self, *, half=20.0, gb_each=0.1, gb_base=1.0, card_gb=1e9, outcomes=None, noise=None):
         self.half, self.gb_each, self.gb_base, self.card_gb = half, gb_each, gb_base, card_gb
-        self.outcomes, self.noise, self.gains, self.asked = outcomes or {}, noise, gains or {}, []
+        self.outcomes, self.noise, self.asked = outcomes or {}, noise, []
 
     def speed(self, size):
         return 1000 * size / (size + self.half)
@@ -59,18 +53,14 @@ class Machine:
         return (self.gb_base + size * self.gb_each) / self.card_gb
 
     def __call__(self, wanted, *_):
-        if not isinstance(wanted, TrialSetting):
-            wanted = setting(wanted) if isinstance(wanted, int) else setting_of(wanted)
-        self.asked.append(wanted)
-        size = wanted.batch_size
+        size = wanted if isinstance(wanted, int) else wanted.schedule.batch_size
+        self.asked.append(size)
         outcome = self.outcomes.get(size, "ran" if self.memory_share(size) <= 1 else "does_not_fit")
         if outcome != "ran":
-            return Trial(setting=wanted, outcome=outcome, note="planted")
+            return Trial(batch_size=size, outcome=outcome, note="planted")
         speed = self.speed(size) * (1 + 0.02 * self.noise.standard_normal() if self.noise else 1)
-        for knob, gain in self.gains.items():
-            speed *= gain if getattr(wanted, knob) not in (False, "off") else 1
         share = self.memory_share(size)
-        return Trial(setting=wanted, pictures_per_s=speed, memory_gb=share * self.card_gb, memory_share=share)
+        return Trial(batch_size=size, pictures_per_s=speed, memory_gb=share * self.card_gb, memory_share=share)
 
 
 # ---- the batch size
@@ -78,7 +68,7 @@ class Machine:
 
 def search(machine, largest=100_000):
     found = find_batch_size(machine, largest)
-    return found.setting.batch_size, [wanted.batch_size for wanted in machine.asked]
+    return found.batch_size, machine.asked
 
 
 def machines():
@@ -165,59 +155,6 @@ def test_the_error_names_the_reason_if_nothing_runs():
         search(Machine(outcomes=dict.fromkeys(range(10_000), "crashed")))
 
 
-# ---- layout, precision, compilation
-
-OPTIONS = [("channels_last", (True, False)), ("amp", ("fp16", "bf16")), ("compile", ("off", "default"))]
-
-
-def tried(machine, options=OPTIONS, num_pictures=10**9, **knobs):
-    start = machine(setting(amp="fp16", **knobs))
-    best = try_options(machine, start, options, num_pictures)
-    assert best.setting in machine.asked
-    return best.setting, machine.asked[1:]
-
-
-def test_a_faster_option_is_kept_and_the_next_is_tried_on_top_of_it():
-    best, trials = tried(Machine(gains={"compile": 1.5, "channels_last": 1.2}), channels_last=False)
-    assert best == setting(amp="fp16", channels_last=True, compiled="default")
-    assert trials[1].channels_last
-    assert [trial.amp for trial in trials].count("bf16") == 1
-
-
-def test_a_gain_below_three_percent_changes_nothing():
-    assert tried(Machine(gains={"compile": 1.02}))[0] == setting(amp="fp16")
-
-
-def test_compiling_must_be_worth_its_time():
-    class Compiling(Machine):
-        def __call__(self, wanted, *_):
-            return replace(super().__call__(wanted), warmup_s=1.0 if wanted.compile == "off" else 100.0)
-
-    machine = Compiling(half=0.0, gains={"compile": 2.0})  # 1,000 pictures a second, or 2,000
-    assert tried(machine, num_pictures=190_000)[0].compile == "off"
-    assert tried(machine, num_pictures=220_000)[0].compile == "default"
-    assert all(trial.compile == "off" for trial in tried(Machine(half=0.0), num_pictures=50_000)[1])
-
-
-def test_an_option_that_crashes_or_does_not_fit_is_not_kept():
-    class Fragile(Machine):
-        def __call__(self, wanted, *_):
-            trial = super().__call__(wanted)
-            if wanted.compile != "off":
-                return replace(trial, outcome="crashed")
-            return trial if wanted.channels_last else replace(trial, memory_share=0.95)
-
-        def speed(self, size):
-            return 1000.0 * (1 + len(self.asked))
-
-    assert tried(Fragile(), options=[OPTIONS[0], OPTIONS[2]])[0] == setting(amp="fp16")
-
-
-def test_a_cpu_and_full_precision_keep_their_precision():
-    assert [knob for knob, _ in options_of(TINY, CPU)] == ["channels_last", "compile"]
-    assert "amp" not in dict(options_of(TINY, torch.device("cuda")))
-
-
 # ---- the proposal
 
 
@@ -235,7 +172,7 @@ def test_rates_grow_with_the_square_root_of_the_pictures_of_a_step(
     size, num_ranks, batch_size, of_recipe, accumulate, factor
 ):
     found = proposal(size, num_ranks, batch_size=batch_size, accumulate=of_recipe)
-    assert (found.setting.batch_size, found.accumulate) == (size, accumulate)
+    assert (found.batch_size, found.accumulate) == (size, accumulate)
     schedule = TINY.schedule
     rates = factor * schedule.backbone_lr, factor * schedule.head_lr
     assert (found.backbone_lr, found.head_lr) == pytest.approx(rates)
@@ -248,7 +185,7 @@ def test_rates_grow_with_the_square_root_of_the_pictures_of_a_step(
 def test_workers_keep_up_with_the_network_as_far_as_the_cores_go(loaded, workers, cores, expected, monkeypatch):
     monkeypatch.setattr(tuning, "cores_available", lambda: cores)
     recipe = replace(TINY, data=replace(TINY.data, workers=workers))
-    trial = Trial(setting=setting(), pictures_per_s=150)
+    trial = Trial(batch_size=16, pictures_per_s=150)
     found = propose(recipe, trial, [trial], device="CPU", num_ranks=1, loaded_per_s=loaded)
     assert found.workers == expected
     limit = "limits the run" if loaded < 150 else "keeps up"
@@ -259,7 +196,7 @@ def test_train_takes_the_flags(data, tmp_path):
     found = proposal(48, batch_size=16)
     recipe = command(data, tmp_path, *found.flags.split()).recipe
     schedule, hardware = recipe.schedule, recipe.hardware
-    assert (schedule.batch_size, schedule.accumulate) == (found.setting.batch_size, found.accumulate)
+    assert (schedule.batch_size, schedule.accumulate) == (found.batch_size, found.accumulate)
     assert (schedule.backbone_lr, schedule.head_lr) == (found.backbone_lr, found.head_lr)
     assert (hardware.amp, hardware.channels_last, hardware.compile) == ("off", True, "off")
     assert recipe.data.workers == found.workers
@@ -268,18 +205,18 @@ def test_train_takes_the_flags(data, tmp_path):
 @pytest.fixture
 def machine(monkeypatch):
     """Replaces the trials of this machine."""
-    machine = Machine(half=1.0, gains={"channels_last": 0.5})
+    machine = Machine(half=1.0)
     monkeypatch.setattr(tuning, "launch", machine)
     return machine
 
 
 @pytest.mark.parametrize("batch_size", [2, 16])  # 30 pictures: a batch of 4 would leave too few steps
-def test_it_prints_and_writes_a_setting_that_was_run(batch_size, data, manifest, machine, tmp_path, capsys):
+def test_it_prints_and_writes_a_batch_size_that_was_run(batch_size, data, manifest, machine, tmp_path, capsys):
     found = tune(command(data, tmp_path / "run", "--batch-size", batch_size).recipe, manifest, CPU)
-    assert found.setting.batch_size == batch_size  # the recipe's own batch is never too large
-    assert found.setting in machine.asked
+    assert found.batch_size == batch_size  # the recipe's own batch is never too large
+    assert found.batch_size in machine.asked
     fastest = max((trial for trial in found.trials if trial.fits), key=lambda trial: trial.pictures_per_s)
-    assert found.setting == fastest.setting
+    assert found.batch_size == fastest.batch_size
     told = capsys.readouterr().out
     assert found.flags in told
     assert "Only speed and memory" in told
@@ -290,10 +227,10 @@ def test_it_prints_and_writes_a_setting_that_was_run(batch_size, data, manifest,
 
 def test_a_trial_is_told_with_its_memory_and_its_failure():
     machine = Machine(card_gb=8.0, outcomes={256: "crashed"})
-    assert describe(machine(setting(32))).startswith("615.4 pictures/s, 4.2 GB (52%), 0 s")
-    assert "7.4 GB (92%), above 90% of the memory" in describe(machine(setting(64)))
-    assert describe(machine(setting(128))) == "does not fit: planted"
-    assert describe(machine(setting(256))) == "crashed: planted"
+    assert describe(machine(32)).startswith("615.4 pictures/s, 4.2 GB (52%), 0 s")
+    assert "7.4 GB (92%), above 90% of the memory" in describe(machine(64))
+    assert describe(machine(128)) == "does not fit: planted"
+    assert describe(machine(256)) == "crashed: planted"
 
 
 # ---- a trial in its own process
@@ -314,13 +251,13 @@ def takes_long(*_):
 def is_noisy(recipe, classes, device, budget_s):
     print("compiling")
     os.write(2, b"noise of a library")
-    return Trial(setting=setting_of(recipe), note=f"{len(classes.taxon_of_output)} {device} {budget_s}")
+    note = f"{len(classes.taxon_of_output)} {device} {budget_s}"
+    return Trial(batch_size=recipe.schedule.batch_size, note=note)
 
 
-def test_a_trial_receives_the_setting_and_returns_its_result(capfd):
-    wanted = setting(8, channels_last=False)
-    trial = launch(with_setting(TINY, wanted), THREE, torch.device("cuda", 1), measure=is_noisy)
-    assert trial == Trial(setting=wanted, note="3 cuda:1 4.0")
+def test_a_trial_receives_the_batch_size_and_returns_its_result(capfd):
+    trial = launch(with_batch_size(TINY, 8), THREE, torch.device("cuda", 1), measure=is_noisy)
+    assert trial == Trial(batch_size=8, note="3 cuda:1 4.0")
     assert capfd.readouterr() == ("", "")
 
 
@@ -333,8 +270,8 @@ def test_a_trial_that_fails_or_is_killed_or_takes_too_long_is_an_outcome():
     assert launch(TINY, THREE, CPU, max_s=0.3, measure=takes_long).outcome == "too_slow"
 
 
-def timed(wanted, recipe=TINY):
-    return tuning_trial.time_setting(with_setting(recipe, wanted), THREE, CPU, 0.3)
+def timed(recipe=TINY):
+    return tuning_trial.time_batch_size(with_batch_size(recipe, 8), THREE, CPU, 0.3)
 
 
 @pytest.mark.parametrize(("pairs", "side_px"), [((), 32), (((0, 64), (1, 32)), 64)])
@@ -343,13 +280,13 @@ def test_the_largest_pictures_are_measured(pairs, side_px, monkeypatch):
     monkeypatch.setattr(tuning_trial, "_steps", lambda *arguments: asked.append(arguments[-1]) or fails)
     recipe = replace(TINY, pictures=replace(TINY.pictures, progressive=pairs))
     with pytest.raises(ValueError, match="no such kernel"):
-        timed(setting(8), recipe)
+        timed(recipe)
     assert asked == [side_px]
 
 
-def test_a_setting_is_timed_with_the_real_step():
-    trial = timed(setting(8))
-    assert (trial.fits, trial.setting, trial.memory_gb) == (True, setting(8), None)
+def test_a_batch_size_is_timed_with_the_real_step():
+    trial = timed()
+    assert (trial.fits, trial.batch_size, trial.memory_gb) == (True, 8, None)
     assert trial.pictures_per_s > 0
 
 
@@ -360,10 +297,10 @@ def test_a_setting_is_timed_with_the_real_step():
 def test_too_little_memory_is_an_outcome_and_a_programming_error_is_not(error, monkeypatch):
     micro_step = mock.Mock(side_effect=error)
     monkeypatch.setattr(tuning_trial.Engine, "micro_step", micro_step)
-    assert timed(setting(8)).outcome == "does_not_fit"
+    assert timed().outcome == "does_not_fit"
     micro_step.side_effect = RuntimeError("shapes do not match")
     with pytest.raises(RuntimeError, match="shapes"):
-        timed(setting(8))
+        timed()
 
 
 def test_memory_is_the_peak_and_that_of_other_programs(monkeypatch):
@@ -386,9 +323,9 @@ def test_a_trial_runs_in_its_own_process():
 def test_a_trial_ends_with_the_program_that_asked_for_it(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
-        "from tests.training.test_tuning import CPU, THREE, TINY, launch, setting, with_setting\n"
+        "from tests.training.test_tuning import CPU, THREE, TINY, launch, with_batch_size\n"
         "if __name__ == '__main__':\n"
-        "    launch(with_setting(TINY, setting(4096)), THREE, CPU, budget_s=1000.0, max_s=1000.0)\n"
+        "    launch(with_batch_size(TINY, 4096), THREE, CPU, budget_s=1000.0, max_s=1000.0)\n"
     )
     with subprocess.Popen([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": str(ROOT)}) as program:
         family = psutil.Process(program.pid)
@@ -404,9 +341,9 @@ def test_a_trial_ends_with_the_program_that_asked_for_it(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_memory_of_a_gpu_is_measured_and_too_little_is_an_outcome():
-    recipe, device = replace(TINY, hardware=replace(TINY.hardware, device="cuda")), torch.device("cuda", 0)
-    trial = launch(with_setting(recipe, setting(64, amp="fp16")), THREE, device)
+    recipe, device = replace(TINY, hardware=replace(TINY.hardware, device="cuda", amp="fp16")), torch.device("cuda", 0)
+    trial = launch(with_batch_size(recipe, 64), THREE, device)
     assert trial.fits, trial.note
     assert 0 < trial.memory_share < 0.9
     large = replace(recipe, pictures=replace(recipe.pictures, picture_px=1024))
-    assert launch(with_setting(large, setting(65_536)), THREE, device).outcome in {"does_not_fit", "crashed"}
+    assert launch(with_batch_size(large, 65_536), THREE, device).outcome in {"does_not_fit", "crashed"}
