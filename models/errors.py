@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 from typing import ClassVar, Final
 
-# After the scheme up to the last @ before a slash. SQLAlchemy reads passwords with a slash, too; a port is none.
-_USER_AND_PASSWORD: Final = re.compile(r"(?<=://)(?:[^\s/]*|[^\s/:\[]*:(?!\d+/)[^\s@]*)@")
+# After the scheme up to the last @ before a slash. SQLAlchemy reads passwords with a slash, too; a port is none;
+# fsspec writes a third slash.
+_USER_AND_PASSWORD: Final = re.compile(r"(?<=://)(?:[^\s/]*|/?[^\s/:\[]*:(?!\d+/)[^\s@]*)@")
 
 
 def without_password(text: str) -> str:
