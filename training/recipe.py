@@ -4,8 +4,8 @@ A flag overrides the recipe, and the recipe overrides the default. An unknown ke
 checked for files and flags alike, since both pass through `msgspec.convert`.
 """
 
+import math
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
@@ -66,11 +66,8 @@ REMOVED: Final = {
 """Keys of earlier versions, and what to do instead. Recipes of checkpoints may still hold them."""
 
 
-class KnobRole(Enum):
-    """What a setting means to other modules. A role stands in the annotation of a field; `knobs_with` finds it."""
-
-    TUNED = "train.py --tune measures its values and proposes one"
-    FIXED_AT_RESUME = "decides what each step sees, so a run must be resumed with the same value"
+FIXED_AT_RESUME: Final = "a run must be resumed with the same value, since it decides what each step does"
+"""Stands in the annotation of such a setting."""
 
 
 class DataRecipe(Section, frozen=True, kw_only=True):
@@ -84,10 +81,10 @@ class DataRecipe(Section, frozen=True, kw_only=True):
     """Folder or URL (s3://, gs://) of the shards of packed data; default: the data folder."""
     workers: WholeNumber = 4
     """Loader processes; 0 loads in the training process."""
-    order: Annotated[Order, KnobRole.FIXED_AT_RESUME] = "shuffled"
+    order: Annotated[Order, FIXED_AT_RESUME] = "shuffled"
     """Order of an epoch. "shuffled" shuffles all pictures. "blocks" shuffles blocks of 64 neighbors, then the pictures
     within every 64 blocks, so that neighbors are read at about the same time: for slow disks and object stores."""
-    sampling: Annotated[Sampling, KnobRole.FIXED_AT_RESUME] = "every_picture"
+    sampling: Annotated[Sampling, FIXED_AT_RESUME] = "every_picture"
     """How often a class is sampled. "every_picture": each picture once an epoch; "square_root": in proportion to the
     square root of the class size; "class_balanced": all classes equally. An epoch has as many samples as pictures."""
 
@@ -113,7 +110,7 @@ class ScheduleRecipe(Section, frozen=True, kw_only=True):
 
     epochs: Count = 15
     """Passes over the training pictures."""
-    batch_size: Annotated[Count, KnobRole.TUNED] = 16
+    batch_size: Count = 16
     """Pictures in a batch, on each GPU."""
     accumulate: Count = 1
     """Batches whose gradients are averaged for one optimizer step."""
@@ -121,6 +118,8 @@ class ScheduleRecipe(Section, frozen=True, kw_only=True):
     """Peak learning rate of all layers except the classifier."""
     head_lr: Positive = 9e-5
     """Peak learning rate of the classifier."""
+    scale_lr: Annotated[bool, FIXED_AT_RESUME] = False
+    """Multiply both rates by the square root of the number of ranks, which multiply the pictures of a step."""
     decay: Decay = "cosine"
     """Decay of the learning rates: "cosine" to zero, "step" to a tenth after each third of the epochs, or "none"."""
     warmup_epochs: NotNegative = 0.0
@@ -167,7 +166,7 @@ class AugmentRecipe(Section, frozen=True, kw_only=True):
 class LossRecipe(Section, frozen=True, kw_only=True):
     """The loss."""
 
-    target: Annotated[Target, KnobRole.FIXED_AT_RESUME] = "output"
+    target: Annotated[Target, FIXED_AT_RESUME] = "output"
     """The class of a picture: its "output", or its "taxon", whose probability is the sum over the taxon's outputs.
     Sampling and logit adjustment count the same classes."""
     label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.1
@@ -193,16 +192,17 @@ class HardwareRecipe(Section, frozen=True, kw_only=True):
 
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """Where to train; auto takes CUDA if there is a GPU."""
-    amp: Annotated[Precision, KnobRole.TUNED] = "fp16"
+    amp: Precision = "fp16"
     """Mixed precision (torch.amp). fp16 scales the loss; it is for CUDA."""
     tf32: bool = True
     """Allow TF32 for single precision on CUDA; its mantissa has 10 bits instead of 23."""
-    channels_last: Annotated[bool, KnobRole.TUNED] = True
+    channels_last: bool = True
     """Store activations as NHWC (channels last)."""
     cudnn_benchmark: bool = True
     """Let cuDNN time its kernels for each picture size and take the fastest."""
-    compile: Annotated[Compile, KnobRole.TUNED] = "off"
-    """Mode of torch.compile, which compiles the network for each picture size; reduce-overhead uses CUDA graphs."""
+    compile: Compile = "off"
+    """Mode of torch.compile, which compiles the network for each picture size; reduce-overhead uses CUDA graphs, and
+    cannot accumulate."""
 
 
 class RunRecipe(Section, frozen=True, kw_only=True):
@@ -210,7 +210,7 @@ class RunRecipe(Section, frozen=True, kw_only=True):
 
     run: Path = Path("runs/run")
     """Folder for checkpoints, log and the resolved recipe."""
-    seed: Annotated[WholeNumber, KnobRole.FIXED_AT_RESUME] = 0
+    seed: Annotated[WholeNumber, FIXED_AT_RESUME] = 0
     """Seed of all random choices."""
     checkpoint_every_steps: WholeNumber = 0
     """Optimizer steps between two checkpoints within an epoch, besides those every 10 minutes; 0: none."""
@@ -234,13 +234,13 @@ class Recipe(Section, frozen=True, kw_only=True):
     run: RunRecipe = RunRecipe()
 
 
-def knobs_with(role: KnobRole) -> list[tuple[str, str]]:
-    """Section and name of every setting that has a role, in the order of the recipe."""
+def knobs_fixed_at_resume() -> list[tuple[str, str]]:
+    """Section and name of every setting that a resumed run must keep, in the order of the recipe."""
     return [
         (section.name, knob)
         for section in fields(Recipe)
         for knob, annotation in get_type_hints(section.type, include_extras=True).items()
-        if role in getattr(annotation, "__metadata__", ())
+        if FIXED_AT_RESUME in getattr(annotation, "__metadata__", ())
     ]
 
 
@@ -282,6 +282,13 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
             limit="one size",
             remedy="give one of the two flags alone, which sets the other, or correct the recipe",
         )
+    if recipe.hardware.compile == "reduce-overhead" and recipe.schedule.accumulate > 1:
+        raise RecipeError(  # the gradients of the first batch lie in memory that the next replay overwrites
+            f"the recipe {origin} accumulates with CUDA graphs, which PyTorch cannot",
+            value=f"compile = reduce-overhead and accumulate = {recipe.schedule.accumulate}",
+            limit="one of the two",
+            remedy='take compile = "default" or accumulate = 1',
+        )
     epochs = [epoch for epoch, _ in steps]
     if epochs != sorted(set(epochs)):
         raise RecipeError(
@@ -319,6 +326,11 @@ def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
     if steps := current.get("pictures", {}).get("progressive"):
         current["pictures"]["picture_px"] = steps[-1][1]
     return check_recipe(current, origin)
+
+
+def rate_factor(schedule: ScheduleRecipe, num_ranks: int) -> float:
+    """What the learning rates are multiplied by: with `scale_lr` by the rule of `--tune`, Malladi et al. 2022."""
+    return math.sqrt(num_ranks) if schedule.scale_lr else 1.0
 
 
 def side_at_epoch(pictures: PictureRecipe, epoch: int) -> int:

@@ -62,7 +62,10 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
     """Profile this many optimizer steps, write profile.json (a trace) and profile.txt (the operators that take longest)
     into the run's folder, and stop with a checkpoint."""
     tune: bool = False
-    """Measure batch sizes, memory layout, precision and compilation on this machine, propose flags, and stop."""
+    """Measure batch sizes and the loader on this machine, propose flags, and stop."""
+    deterministic: bool = False
+    """Take the kernels that repeat a run exactly, as far as PyTorch has them, although they are slower; on the same
+    GPUs, with the same versions."""
 
 
 def main() -> None:
@@ -140,12 +143,23 @@ def train(command: Train) -> None:
         BotanifyError: A problem that the user can fix; nothing was overwritten.
         Stopped: The process received SIGTERM or Ctrl-C, and a checkpoint was written.
     """
-    from training.engine.device import avoid_fragments, choose_device, join, leave, lost_ranks
+    from training.engine.device import (
+        avoid_fragments,
+        choose_deterministic_kernels,
+        choose_device,
+        join,
+        leave,
+        lost_ranks,
+    )
     from training.engine.stop_signal import Stopped
     from training.monitor.memory import OutOfMemory, is_out_of_memory
 
     device = choose_device(command.recipe.hardware, int(os.environ.get("LOCAL_RANK", "0")))
     avoid_fragments(device)
+    if command.deterministic:
+        choose_deterministic_kernels()
+        hardware = replace(command.recipe.hardware, cudnn_benchmark=False)
+        command = replace(command, recipe=replace(command.recipe, hardware=hardware))
     try:
         _train_on(command, device, join(device.type))
     except Stopped:  # raised on every rank
@@ -191,10 +205,7 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     elif command.tune:
         tune(recipe, manifest, device, ranks)
     else:
-        remedy = "wait for it to end, or take another folder with --run"
-        alone = locked(recipe.run.run, "another process trains in this folder", remedy=remedy)
-        with alone if ranks.is_main else nullcontext():
-            _run(replace(command, recipe=recipe), manifest, device, ranks)
+        _run(replace(command, recipe=recipe), manifest, device, ranks)
 
 
 def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "Ranks") -> None:
@@ -216,7 +227,9 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
         loaded = load_weights(network, weights, manifest.taxonomy.output_keys)
         if ranks.is_main:
             print(loaded)
-    with closing(Trainer(recipe, manifest, network, device, ranks)) as trainer:
+    remedy = "wait for it to end, or take another folder with --run"
+    alone = locked(folder, "another process trains in this folder", remedy=remedy) if ranks.is_main else nullcontext()
+    with alone, closing(Trainer(recipe, manifest, network, device, ranks)) as trainer:
         if resumes:
             trainer.resume()
         else:

@@ -207,6 +207,23 @@ def test_a_second_process_in_the_folder_of_a_run_is_refused_and_changes_nothing(
     run_training(data, tmp_path, "--resume", "--max-steps", 1)  # the lock ends with the run
 
 
+def test_deterministic_kernels_are_chosen_before_the_first_step(data, tmp_path, monkeypatch):
+    chosen, run = [], Trainer.run
+
+    def note(trainer, *limits):
+        benchmark = trainer.engine.recipe.hardware.cudnn_benchmark
+        chosen.append((torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic, benchmark))
+        return run(trainer, *limits)
+
+    monkeypatch.setattr(Trainer, "run", note)
+    try:
+        run_training(data, tmp_path, "--deterministic", "--max-steps", 1)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.deterministic = False
+    assert chosen == [(True, True, False)]
+
+
 def test_no_file_of_a_run_has_the_password_of_an_address(data, tmp_path, capfd):
     run_training(data, tmp_path, "--shards", "ftp://me:secret@garden/shards", "--max-steps", 1)
     assert read_checkpoint(tmp_path / "last.pt").recipe["data"]["shards"] == "ftp://garden/shards"

@@ -101,6 +101,17 @@ def allow_tf32(device: torch.device, allowed: bool) -> None:
         torch.backends.cudnn.allow_tf32 = allowed
 
 
+def choose_deterministic_kernels() -> None:
+    """Lets PyTorch take kernels that add in the same order each time; it warns where it has none.
+
+    Call it before the first matrix product on a GPU, since cuBLAS reads its variable then. cuDNN must not time its
+    kernels either.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # NVIDIA's documentation, "Results Reproducibility"
+    torch.backends.cudnn.deterministic = True
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
 def cpu_warnings(hardware: HardwareRecipe, device: torch.device) -> list[str]:
     """Says that a run trains on a CPU where a GPU may have been expected, and that a CPU has no fp16."""
     warnings: list[str] = []

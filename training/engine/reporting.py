@@ -3,6 +3,7 @@
 On a terminal the progress is a bar, in a log file a plain line a minute.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -52,9 +53,18 @@ def describe_run(engine: Engine, manifest: Manifest, steps_per_epoch: int, globa
 
 def notes_of_run(engine: Engine, lists: Sequence[Negatives]) -> Iterator[str]:
     """Yields what a user may not expect of a run: its device, BatchNorm, pictures of no class."""
-    recipe, device = engine.recipe, engine.device
+    recipe, device, num_ranks = engine.recipe, engine.device, engine.ranks.num_ranks
     yield from (f"warning: {warning}" for warning in cpu_warnings(recipe.hardware, device))
     yield engine.norms.explanation
+    if num_ranks > 1:
+        schedule = recipe.schedule
+        factor = math.sqrt(num_ranks)
+        rates = f"{factor * schedule.backbone_lr:.3g} for the backbone and {factor * schedule.head_lr:.3g} for the head"
+        rule = f"the recipe's times the square root of {num_ranks} ranks (Malladi et al. 2022), {rates}"
+        if schedule.scale_lr:
+            yield f"learning rates: {rule}"
+        else:
+            yield f"learning rates: the recipe's, for {num_ranks} times its pictures a step; --scale-lr takes {rule}"
     for each in lists:
         if added := each.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size):
             yield f"{each.description}: {added} are added to each batch of plants"

@@ -31,7 +31,7 @@ from training.loading.augment import BatchMixer, Normalizer
 from training.loading.negatives import num_plants, num_unknown
 from training.monitor.monitor import StepClock
 from training.network_input import input_spec
-from training.recipe import Recipe, ScheduleRecipe
+from training.recipe import Recipe, ScheduleRecipe, rate_factor
 
 _PLANT_WEIGHT: Final = 0.5  # of the plant output's loss
 _UNKNOWN_WEIGHT: Final = 0.5  # of the loss of unknown plants (Hendrycks et al. 2019, for pictures)
@@ -126,13 +126,15 @@ class Engine:
         self._forward = self._ddp
         if hardware.compile != "off":  # around DDP: the compiler then cuts the network where gradients are sent
             self._forward = torch.compile(self._ddp, dynamic=False, mode=hardware.compile)
-        self.optimizer = build_optimizer(self._trained, schedule)
+        factor = rate_factor(schedule, self.ranks.num_ranks)
+        self.optimizer = build_optimizer(self._trained, schedule, factor)
         self.optimizer.register_step_pre_hook(self._count_bad_step)
         self.scheduler = build_scheduler(self.optimizer, schedule, steps_per_epoch)
         self.amp_dtype = amp_dtype(hardware, device)
-        # Only fp16 needs a loss scale. With a scale of 1 the scaler still finds gradients that are not finite.
+        # Only fp16 needs a loss scale. PyTorch's first one, 2 ** 16, overflows in the first steps. With a scale of 1
+        # the scaler still finds gradients that are not finite.
         self._scales_loss = self.amp_dtype == torch.float16
-        self.scaler = torch.amp.GradScaler(device.type, init_scale=2.0**16 if self._scales_loss else 1.0)
+        self.scaler = torch.amp.GradScaler(device.type, init_scale=2.0**12 if self._scales_loss else 1.0)
         self.loss = TrainingLoss(recipe.loss, classes, device)
         self._normalize = Normalizer(input_spec(recipe), device)
         self._mix = BatchMixer(recipe.augment, len(classes.taxon_of_output), recipe.run.seed)
@@ -316,8 +318,10 @@ class Engine:
         self._keep_statistics()
 
 
-def build_optimizer(network: PlantNetwork | WithPlantOutput, schedule: ScheduleRecipe) -> torch.optim.AdamW:
-    """Makes AdamW (Loshchilov and Hutter 2017) over backbone and head, each at its own rate.
+def build_optimizer(
+    network: PlantNetwork | WithPlantOutput, schedule: ScheduleRecipe, factor: float = 1.0
+) -> torch.optim.AdamW:
+    """Makes AdamW (Loshchilov and Hutter 2017) over backbone and head, each at its own rate times `factor`.
 
     A plant output learns at the rate of the head, in its groups. Norms and biases (one-dimensional parameters) have no
     weight decay. With the fused kernels, neither the step nor the gradient scaler waits for the device.
@@ -328,8 +332,10 @@ def build_optimizer(network: PlantNetwork | WithPlantOutput, schedule: ScheduleR
         ("head", list(network.head_parameters()), schedule.head_lr),
     ):
         decayed, spared = ([p for p in parameters if (p.ndim > 1) == is_decayed] for is_decayed in (True, False))
-        groups.append({"name": f"{name}, decayed", "params": decayed, "lr": lr, "weight_decay": schedule.weight_decay})
-        groups.append({"name": f"{name}, spared", "params": spared, "lr": lr, "weight_decay": 0.0})
+        groups.append(
+            {"name": f"{name}, decayed", "params": decayed, "lr": factor * lr, "weight_decay": schedule.weight_decay}
+        )
+        groups.append({"name": f"{name}, spared", "params": spared, "lr": factor * lr, "weight_decay": 0.0})
     return torch.optim.AdamW(groups, fused=True)
 
 

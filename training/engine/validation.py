@@ -9,13 +9,13 @@ from typing import Any, Final
 import msgspec
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 from models.metrics import Share, share
 from training.dataset.manifest import Manifest
 from training.engine.step import Engine
 from training.engine.weights import batch_norms
-from training.loading.data import training_loader, validation_loader
+from training.loading.data import EVALUATION_BATCH, training_loader, validation_loader
 from training.network_input import input_spec
 
 _REESTIMATION_PICTURES: Final = 2000  # on each rank; Wu and Johnson 2021 recommend 1,000 or more
@@ -59,7 +59,10 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
 @torch.inference_mode()
 def _figures(engine: Engine, pixels: Tensor, labels: Tensor) -> Tensor:
     """Hits among the first and among the first five, summed loss, and plants told of a batch; ties count as misses."""
-    found, num_outputs = engine.scores(pixels), engine.network.num_outputs
+    num_pictures, num_outputs = len(labels), engine.network.num_outputs
+    if engine.device.type == "cuda":  # for the size of the last batch cuDNN would time its kernels again
+        pixels = pad(pixels.to(engine.device, non_blocking=True), (0,) * 7 + (EVALUATION_BATCH - num_pictures,))
+    found = engine.scores(pixels)[:num_pictures]
     on_device = labels.to(engine.device, non_blocking=True)
     scores, targets = engine.loss.class_logits(found[:, :num_outputs], on_device)
     rivals = scores.shape[1] - 1 - (scores < scores.gather(1, targets[:, None])).sum(dim=1)

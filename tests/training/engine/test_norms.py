@@ -13,6 +13,7 @@ from training.engine.weights import choose_norms, freeze_norms
 from training.recipe import NetworkRecipe, Recipe, ScheduleRecipe
 
 CPU = torch.device("cpu")
+CLASSES = TrainingClasses(taxon_of_output=(0, 1, 2), num_taxa=3, samples_of_output=(4.0, 4.0, 4.0))
 
 
 def choose(batch_size, norms="auto", weights="imagenet"):
@@ -68,8 +69,7 @@ def test_frozen_norms_of_random_weights_are_refused_with_a_remedy():
 
 def test_a_network_without_batchnorm_has_no_statistics_to_reestimate():
     recipe = Recipe(schedule=ScheduleRecipe(batch_size=8))
-    classes = TrainingClasses(taxon_of_output=(0, 1, 2), num_taxa=3, samples_of_output=(4.0, 4.0, 4.0))
-    engine = Engine(recipe, PlantNetwork("test_vit", 3), CPU, classes, steps_per_epoch=10)
+    engine = Engine(recipe, PlantNetwork("test_vit", 3), CPU, CLASSES, steps_per_epoch=10)
     assert not engine.norms.reestimate
     assert "no BatchNorm" in engine.norms.explanation
 
@@ -91,6 +91,15 @@ def test_frozen_norms_stay_as_they_are_while_the_rest_learns():
     assert {name for name, value in network.state_dict().items() if torch.equal(value, before[name])} == of_norms
     assert network.training
     assert network.timm_model.blocks.training
+
+
+def test_every_norm_of_a_network_with_frozen_norms_evaluates_while_it_trains():
+    engine = Engine(Recipe(schedule=ScheduleRecipe(batch_size=4)), make_network(), CPU, CLASSES, steps_per_epoch=10)
+    assert engine.norms.kind == "frozen"
+    engine.network.eval()
+    engine.train_mode()
+    assert engine.network.timm_model.blocks.training
+    assert not any(norm.training for norm in norms_of(engine.network))
 
 
 def population(seen):

@@ -13,6 +13,7 @@ from models.network import PlantNetwork
 from tests.training.small import command
 from training.engine.device import Ranks, allow_tf32
 from training.engine.losses import TrainingClasses
+from training.engine.reporting import notes_of_run
 from training.engine.step import Engine
 from training.loading.negatives import NOT_A_PLANT, UNKNOWN_PLANT
 
@@ -164,6 +165,25 @@ def as_rank(monkeypatch, rank, *flags):
     torch.manual_seed(0)
     network = PlantNetwork("test_efficientnet", 3, dropout=recipe.network.dropout)
     return Engine(recipe, network, CPU, CLASSES, steps_per_epoch=10, ranks=Ranks(rank, num_ranks=2))
+
+
+def test_the_first_scale_of_fp16_is_small_enough_for_the_first_step(monkeypatch):
+    monkeypatch.setattr("training.engine.step.amp_dtype", lambda *_: torch.float16)
+    assert make_engine().scaler.get_scale() == 2.0**12
+    monkeypatch.undo()
+    assert make_engine().scaler.get_scale() == 1.0
+
+
+def test_rates_of_several_ranks_grow_only_if_that_is_asked_for(monkeypatch):
+    usual, scaled = as_rank(monkeypatch, 0), as_rank(monkeypatch, 0, "--scale-lr")
+    assert [group["initial_lr"] for group in usual.optimizer.param_groups] == [0.01] * 4
+    assert [group["initial_lr"] for group in scaled.optimizer.param_groups] == pytest.approx([0.01 * 2**0.5] * 4)
+    offer, told = (
+        next(note for note in notes_of_run(engine, ()) if note.startswith("learning rates"))
+        for engine in (usual, scaled)
+    )
+    assert offer.startswith("learning rates: the recipe's, for 2 times its pictures a step; --scale-lr takes")
+    assert told.endswith("of 2 ranks (Malladi et al. 2022), 0.0141 for the backbone and 0.0141 for the head")
 
 
 def test_each_rank_draws_its_own_dropout(monkeypatch):

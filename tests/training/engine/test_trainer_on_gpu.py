@@ -16,6 +16,7 @@ from tests.training.small import events, losses_by_step, make_trainer, run_train
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.engine.validation import validate
+from training.loading.data import EVALUATION_BATCH
 from training.monitor.memory import OutOfMemory
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -118,6 +119,15 @@ def test_a_validation_has_the_loss_of_full_precision_on_a_cpu(setting, data, tmp
     expected = validate(trainer.engine, Manifest(data), epoch=1, side_px=32)
     trainer.close()
     assert found["loss"] == pytest.approx(expected.loss, rel=0.03)
+
+
+def test_the_last_batch_of_a_validation_has_the_size_of_the_others(setting, data, tmp_path):
+    trainer, sizes = trainer_for(data, tmp_path / "run", setting), []
+    trainer.engine.eval_model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    found = validate(trainer.engine, Manifest(data), epoch=0, side_px=32)
+    trainer.close()
+    assert set(sizes) == {EVALUATION_BATCH if "cuda" in setting else 3}
+    assert found.top1.num_pictures == 3
 
 
 def test_a_poisoned_step_is_skipped_and_its_statistics_are_repaired(setting, data, tmp_path):

@@ -180,6 +180,18 @@ def test_pictures_without_a_plant_are_mixed_too_and_among_themselves(recipe):
     assert mixed >= 5  # a cut of CutMix may have no area
 
 
+def test_the_strength_of_mixup_is_the_spread_of_its_shares():
+    labels = torch.tensor([0, 1])
+
+    def mean_share_of_the_larger(mixup):
+        mixer = BatchMixer(AugmentRecipe(mixup=mixup), 2, seed=3)
+        return np.mean([mixer(torch.rand(2, 3, 4, 4), labels, step)[1].max().item() for step in range(300)])
+
+    # The mean of max(x, 1 - x) for x of Beta(a, a) is 0.90 for a = 0.2 and 0.76 for a = 0.9.
+    assert mean_share_of_the_larger(0.2) == pytest.approx(0.90, abs=0.03)
+    assert mean_share_of_the_larger(0.9) == pytest.approx(0.76, abs=0.03)
+
+
 def test_a_share_of_the_batches_is_mixed():
     mixer = BatchMixer(AugmentRecipe(mixup=1.0, mix_share=0.25), 3, seed=3)
     batch, labels = torch.rand(4, 3, 4, 4), torch.tensor([0, 1, 2, 0])
