@@ -199,7 +199,9 @@ class BatchMixer:
                 mixed, targets = kind(pixels[: len(labels)], labels)
                 others = pixels[len(labels) :]
                 parts = [part for part in (others[:unknown], others[unknown:]) if len(part)]
-                return torch.cat([mixed, *(kind(part, labels.new_zeros(len(part)))[0] for part in parts)]), targets
+                if parts:
+                    mixed = torch.cat([mixed, *(kind(part, labels.new_zeros(len(part)))[0] for part in parts)])
+                return mixed, targets
         return pixels, torch.nn.functional.one_hot(labels, self._num_outputs).to(pixels.dtype)
 
 
