@@ -110,9 +110,9 @@ def on_the_device(folder, *libraries):
     }
 
 
-def rehearse(recipe, folder, **overrides):
-    """Takes two steps of a recipe and returns the report of step.py."""
-    command = [sys.executable, "-W", "ignore", ROOT / "tests" / "rehearsal" / "step.py", recipe, json.dumps(overrides)]
+def rehearse(cases, folder):
+    """Takes two steps of each case, a recipe and what overrides it, and returns the reports of step.py."""
+    command = [sys.executable, "-W", "ignore", ROOT / "tests" / "rehearsal" / "step.py", json.dumps(cases)]
     environment = on_the_device(folder)
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,10 +1,12 @@
-"""Takes two optimizer steps of a recipe at full width on a GPU that is not there, and prints what they did as JSON.
+"""Takes two optimizer steps of each of some recipes on a GPU that is not there, and prints what they did as JSON.
 
-python tests/rehearsal/step.py RECIPE [JSON]    # in the environment that tests/rehearsal/gpu.py makes
+python tests/rehearsal/step.py JSON    # in the environment that tests/rehearsal/gpu.py makes
 
-JSON overrides the recipe, as in {"schedule": {"batch_size": 16}}, and `planted` names a defect to plant.
+JSON is a list of cases: a recipe's name, and what overrides it, as in ["plants", {"schedule": {"batch_size": 16}}].
+`planted` names a defect to plant, and `num_outputs` the classes. A step that fails has a report with its error.
 """
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -29,13 +31,23 @@ _STEP = 5
 
 
 def main():
-    overrides = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+    allow_fake_modules()
+    reports = []
+    for recipe, overrides in json.loads(sys.argv[1]):
+        try:
+            reports.append(_report(recipe, overrides))
+        except Exception as error:  # such as of a tensor that stayed on the CPU
+            reports.append({"error": f"{type(error).__name__}: {error}"})
+        gc.collect()
+    print(msgspec.json.encode(reports).decode())
+
+
+def _report(name, overrides):
     planted, num_outputs = overrides.pop("planted", None), overrides.pop("num_outputs", 5337)
-    plain = section_to_plain(read_recipe(Path(sys.argv[1])))
+    plain = section_to_plain(read_recipe(Path(name)))
     for section, values in ({"hardware": {"device": "cuda", "compile": "off"}} | overrides).items():
         plain[section] = plain[section] | values
     recipe = check_recipe(plain, "rehearsal")
-    allow_fake_modules()
     shape, schedule, size = recipe.network, recipe.schedule, recipe.schedule.batch_size
     negatives = max(1, size // 8) if recipe.negatives.negatives else 0
     network = PlantNetwork(shape.architecture, num_outputs, dropout=shape.dropout, drop_path=shape.dropout / 2)
@@ -52,7 +64,7 @@ def main():
             before_bytes = recorder.live_bytes
             for index in range(schedule.accumulate):
                 engine.micro_step(*batch, step=step, index=index, window=schedule.accumulate)
-        report = {
+        return {
             "norms": engine.norms.kind,
             "amp": str(engine.amp_dtype).removeprefix("torch."),
             "waits": recorder.waits,
@@ -69,7 +81,6 @@ def main():
             ),
             "parameters": sorted({str(value.dtype) for value in engine.scoring_model.parameters()}),
         }
-    print(msgspec.json.encode(report).decode())
 
 
 def _plant(defect, engine):

@@ -24,11 +24,47 @@ BROADCAST = {"NCHW: div", "NCHW: silu_backward", "NCHW: native_batch_norm_backwa
 INPUT_MAPS = {"roll", "mul", "mul_", "add_", "clone", "copy_", "constant_pad_nd"}
 MIXED = {"NCHW: roll", "NCHW: mul_", "NCHW: add_", "NCHW: copy_", "NCHW: cat"}
 SMALL = {"network": {"architecture": "efficientnet_b0"}, "pictures": {"picture_px": 64}, "num_outputs": 40}
+# What is planted, and how the fault begins that it must be found as.
+DEFECTS = {
+    "item": "waits: _local_scalar_dense",
+    "wide convolution": "not in float16: convolution",
+    "NCHW": "layout NCHW",
+    "blocking copy": "blocks",
+    "unpinned": "blocks",
+}
+OPTIONS = {
+    "accumulation, clipping, EMA": {"schedule": {"accumulate": 3, "clip_norm": 1.0, "ema_decay": 0.999}},
+    "plant output, mixing": {"negatives": {"negatives": ["negatives"]}, "augment": {"mixup": 0.2, "cutmix": 1.0}},
+    "frozen norms, taxa": {"network": {"norms": "frozen"}, "loss": {"target": "taxon", "logit_adjustment": 1.0}},
+    "bf16, small batch": {"hardware": {"amp": "bf16"}, "schedule": {"batch_size": 8}},
+}
+
+
+QUICK_RECIPES = ("b4_5337", "own_folder", "plants")  # without mixing, with it, and another network
+QUICK_DEFECTS = ("item", "blocking copy")
+PLANTED = {defect: ("b4_5337", SMALL | {"planted": defect}) for defect in [*DEFECTS, "cpu tensor"]}
+SWITCHED = {
+    name: ("b4_5337", SMALL | {section: SMALL.get(section, {}) | values for section, values in overrides.items()})
+    for name, overrides in OPTIONS.items()
+}
+
+
+def reports_of(cases, tmp_path_factory):
+    """Reports of cases from one process: to start one takes longer than a step."""
+    found = rehearse(list(cases.values()), tmp_path_factory.mktemp("cuda"))
+    return dict(zip(cases, found, strict=True))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("cuda")
+def reports(tmp_path_factory):
+    small = {"small": ("b4_5337", SMALL)} | {defect: PLANTED[defect] for defect in QUICK_DEFECTS}
+    return reports_of({recipe: (recipe, {}) for recipe in QUICK_RECIPES} | small, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def slow_reports(tmp_path_factory):
+    recipes = {recipe: (recipe, {}) for recipe in RECIPES if recipe not in QUICK_RECIPES}
+    return reports_of(recipes | PLANTED | SWITCHED, tmp_path_factory)
 
 
 def faults(report):
@@ -44,38 +80,30 @@ def faults(report):
     return found
 
 
-def test_a_small_step_waits_for_nothing_and_keeps_types_and_layout(folder):
-    report = rehearse("b4_5337", folder, **SMALL)
+def test_a_small_step_waits_for_nothing_and_keeps_types_and_layout(reports):
+    report = reports["small"]
     assert faults(report) == []
     assert [kind for kind, _, _ in report["to_device"]] == ["int64", "uint8"]
 
 
-@pytest.mark.parametrize(
-    ("defect", "words"),
-    [
-        ("item", "waits: _local_scalar_dense"),
-        ("wide convolution", "not in float16: convolution"),
-        ("NCHW", "layout NCHW"),
-        ("blocking copy", "blocks"),
-        ("unpinned", "blocks"),
-    ],
-)
+@pytest.mark.parametrize("defect", QUICK_DEFECTS)
+def test_a_step_that_waits_is_found(defect, reports):
+    assert any(fault.startswith(DEFECTS[defect]) for fault in faults(reports[defect]))
+
+
 @pytest.mark.slow
-def test_a_planted_defect_is_found(defect, words, folder):
-    found = faults(rehearse("b4_5337", folder, planted=defect, **SMALL))
+@pytest.mark.parametrize(("defect", "words"), DEFECTS.items())
+def test_a_planted_defect_is_found(defect, words, slow_reports):
+    found = faults(slow_reports[defect])
     assert [fault for fault in found if fault.startswith(words)], found
 
 
 @pytest.mark.slow
-def test_a_tensor_that_stayed_on_the_cpu_ends_the_step(folder):
-    with pytest.raises(AssertionError, match=r"found at least two devices"):
-        rehearse("b4_5337", folder, planted="cpu tensor", **SMALL)
+def test_a_tensor_that_stayed_on_the_cpu_ends_the_step(slow_reports):
+    assert "found at least two devices" in slow_reports["cpu tensor"]["error"]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.slow
-def test_a_recipe_at_full_width_waits_for_nothing_and_needs_no_more_than_before(recipe, folder):
-    report = rehearse(recipe, folder)
+def require_no_more_than_before(recipe, report):
     assert faults(report) == []
     kernels, moved_mb, peak_mb = RECIPES[recipe]
     assert report["kernels"] <= 1.01 * kernels
@@ -83,17 +111,18 @@ def test_a_recipe_at_full_width_waits_for_nothing_and_needs_no_more_than_before(
     assert report["peak_mb"] <= 1.01 * peak_mb
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"schedule": {"accumulate": 3, "clip_norm": 1.0, "ema_decay": 0.999}},
-        {"negatives": {"negatives": ["negatives"]}, "augment": {"mixup": 0.2, "cutmix": 1.0}},
-        {"network": {"norms": "frozen"}, "loss": {"target": "taxon", "logit_adjustment": 1.0}},
-        {"hardware": {"amp": "bf16"}, "schedule": {"batch_size": 8}},
-    ],
-    ids=["accumulation, clipping, EMA", "plant output, mixing", "frozen norms, taxa", "bf16, small batch"],
-)
+@pytest.mark.parametrize("recipe", QUICK_RECIPES)
+def test_a_recipe_at_full_width_waits_for_nothing_and_needs_no_more_than_before(recipe, reports):
+    require_no_more_than_before(recipe, reports[recipe])
+
+
 @pytest.mark.slow
-def test_what_a_recipe_can_switch_on_waits_for_nothing(overrides, folder):
-    sections = {name: SMALL.get(name, {}) | values for name, values in overrides.items()}
-    assert faults(rehearse("b4_5337", folder, **(SMALL | sections))) == []
+@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe not in QUICK_RECIPES])
+def test_every_other_recipe_waits_for_nothing_and_needs_no_more_than_before(recipe, slow_reports):
+    require_no_more_than_before(recipe, slow_reports[recipe])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", OPTIONS)
+def test_what_a_recipe_can_switch_on_waits_for_nothing(option, slow_reports):
+    assert faults(slow_reports[option]) == []
