@@ -74,9 +74,10 @@ class Export(Section, frozen=True, kw_only=True):
     checkpoint: Path
     """Checkpoint of training/train.py."""
     data: Path
-    """Folder written by training/prepare.py. Its calibration split (validation if it has none) sets the temperatures;
-    its test split gives the metrics. If the network was trained with other data, whose training pictures may be in any
-    split of this one, every figure of the bundle says so, and its names promise nothing."""
+    """Folder written by training/prepare.py. Its calibration split sets the temperatures; if it has none, validation
+    does, and names promise nothing. Its test split gives the metrics. If the network was trained with other data, whose
+    training pictures may be in any split of this one, every figure of the bundle says so, and its names promise
+    nothing."""
     out: Path
     """Folder of the new bundle; must not exist yet."""
     name: str = ""
@@ -152,6 +153,8 @@ def export(command: Export) -> Bundle:
             candidates["bf16"] = make_bf16(fp32, sets, folder, thresholds)
         bundle = _seal(command, checkpoint, sets, candidates, fp32=fp32, folder=folder)
     _print(bundle)
+    for warning in fp32.fitted.thresholds.warnings:
+        print(f"WARNING: {warning}")
     return bundle
 
 
@@ -214,6 +217,11 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
     other_data = is_other_data(manifest, trained_with, "checkpoint", allowed=bool(trained_with))
     if other_data:
         print(f"WARNING: {command.data} is {OTHER_DATA}: the bundle says so, and its names promise nothing")
+    elif not manifest.has("calibration"):
+        print(
+            f"WARNING: {command.data} has no calibration split, and validation chose the checkpoint, so its names "
+            "promise nothing: prepare it with --calibration-share 0.05 before the training"
+        )
     negatives = None
     if command.negatives:
         found, trained_on = (

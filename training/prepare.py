@@ -80,7 +80,8 @@ class OneSource(Preparation, frozen=True, kw_only=True):
     validation_share: float = 0.1
     """Share of each class's training pictures that becomes validation, unless the data set has a validation split."""
     calibration_share: float = 0.0
-    """Share of each class's training pictures that the temperature is fitted on; 0 fits it on validation."""
+    """Share of each class's training pictures that calibrate a bundle; with 0 validation does, and names promise
+    nothing."""
     test_share: float = 0.1
     """Share of each class's pictures that becomes test, unless the data set has a test split."""
     seed: int = 0

@@ -164,6 +164,7 @@ def _table_data(network: CachedNetwork, sets: PictureSets) -> TableData:
         data=held_out.name,
         num_pictures=len(held_out),
         other_data=sets.other_data,
+        is_validation=held_out is sets.validation,
         negatives_data="" if files is None else files.name,
         place=place,
     )

@@ -198,9 +198,11 @@ def _verdicts(fitted: FittedThresholds) -> str:
     if any(getattr(fitted, rank).promise is None for rank in RANKS):
         lines.append(
             "\nA rank has no promise if its threshold was given, if it names too few calibration plants (under "
-            f"{MIN_NAMED}) or too many wrongly, or if these are of other data. A threshold that was not given is then "
-            "the least that names 20 of them or more, 95 % of these rightly, or else 1: the rank is not named."
+            f"{MIN_NAMED}) or too many wrongly, or if these prove nothing: those of other data, or of the validation "
+            "split, which chose the checkpoint. A threshold that was not given is then the least from 0.5 on that "
+            "names 20 of them or more, 95 % of these rightly, or else 1: the rank is not named."
         )
+    lines += [f"\n{warning}" for warning in fitted.warnings]
     return "\n".join(lines)
 
 

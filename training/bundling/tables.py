@@ -58,6 +58,8 @@ class TableData(msgspec.Struct, frozen=True):
     other_data: bool = False
     """Whether all these pictures are of other data than the network was trained with. It may have been trained on the
     calibration plants, so they prove nothing."""
+    is_validation: bool = False
+    """Whether the calibration plants are the validation split. It chose the checkpoint, so they prove nothing."""
     negatives_data: str = "pictures without a plant"
     """What the pictures without a plant are, in words."""
     place: PlaceData | None = None
@@ -112,7 +114,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     The features are fitted on training pictures. Familiarity, both cutoffs, the thresholds and the candidate sets are
     fitted on the calibration plants; the cutoff of familiarity also on the same plants as if their taxa were unknown;
     the thresholds on those that both cutoffs keep, since no other plant is named. Calibration plants of other data
-    promise nothing. `fixed` has thresholds that are not fitted.
+    or of the validation split promise nothing. `fixed` has thresholds that are not fitted.
     """
     plants, trained_taxa_N = data.calibration, data.taxonomy.taxon_of_output[data.training.labels]
     table = fit_features(data.training.outputs.features[:], trained_taxa_N)
@@ -134,7 +136,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         kept_N &= head.accepts(known)
     thresholds = fit_thresholds(found.subset(kept_N).rank_scores, fixed)
     place = _fit_place(data, kept_N, temperature, fixed)
-    if data.other_data:
+    if data.other_data or data.is_validation:
         thresholds = FittedThresholds(*(replace(getattr(thresholds, rank), promise=None) for rank in RANKS))
         if place is not None:
             place = replace(place, rule=replace(place.rule, promises=Promises()))

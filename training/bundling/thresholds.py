@@ -1,7 +1,9 @@
 """Fits the thresholds of a verdict so that its names keep a promise (hierarchical selective classification).
 
 With 95 % confidence, at most 5 % of the names of a rank are wrong. The thresholds of each rank are tested from the
-strictest in fixed order, with an exact binomial bound (Goren et al. 2024, arXiv 2405.11533; fixed-sequence testing).
+strictest down to 0.5 in fixed order, with an exact binomial bound (Goren et al. 2024, arXiv 2405.11533; fixed-sequence
+testing). The floor is there since the promise is about the mean name: where nearly all plants are named rightly, it
+would hold even if the least sure ones got a name at a score of 0.01.
 
 Letters in names: N calibration plants, one picture each, G thresholds.
 """
@@ -11,6 +13,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from scipy.stats import binom
 
 from models.ranking import RANKS, Promise, Promises, Rank, Thresholds
@@ -22,8 +25,10 @@ MIN_NAMED: Final = 300
 """Named plants below which no promise is made; of 300, at most 8 (2.7 %) may be wrong."""
 LEAST_NAMED: Final = 20
 """Named plants below which no threshold is fitted: where 20 names are right, up to 14 % may still be wrong."""
-GRID: Final = tuple(round(step / 1000, 3) for step in range(999, 0, -1))
-"""Thresholds, the strictest first."""
+UNFITTED: Final = 0.9
+"""The threshold where none is fitted. Calibrated scores from here on are right in 90 % of the cases or more."""
+GRID: Final = tuple(round(step / 1000, 3) for step in range(999, 499, -1))
+"""Thresholds, the strictest first. From 0.5 on a name is at least as likely as all others of its rank together."""
 
 
 class FittedThreshold(msgspec.Struct, frozen=True):
@@ -36,6 +41,8 @@ class FittedThreshold(msgspec.Struct, frozen=True):
     """Number of calibration plants that reach it."""
     num_wrong: int
     """Number of these whose name is wrong."""
+    has_few_plants: bool = False
+    """Whether the threshold is 0.9 and not fitted, since fewer than 20 of the calibration plants reach 0.5."""
 
 
 class FittedThresholds(msgspec.Struct, frozen=True):
@@ -54,6 +61,16 @@ class FittedThresholds(msgspec.Struct, frozen=True):
     def promises(self) -> Promises:
         """The promises as the bundle holds them."""
         return Promises(self.species.promise, self.genus.promise, self.family.promise)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to know about the ranks whose threshold is not fitted, in sentences."""
+        return [
+            f"The threshold of {rank} is {UNFITTED} and not fitted, since fewer than {LEAST_NAMED} calibration plants "
+            f"without a finer name score {GRID[-1]} or more: add pictures, or give --thresholds {rank}=NUMBER."
+            for rank in RANKS
+            if getattr(self, rank).has_few_plants
+        ]
 
 
 def fit_thresholds(scores: Mapping[Rank, RankScores], fixed: Mapping[Rank, float] | None = None) -> FittedThresholds:
@@ -89,7 +106,7 @@ def fit_threshold(scores: RankScores) -> FittedThreshold:
     therefore holds for the mean risk at the scores of the calibration plants, those that no finer rank names.
 
     If no threshold passes, it is the loosest that names at least 20 plants, 95 % of them right, without a promise; or 1
-    if there is none, so that the rank stays silent.
+    if there is none, so that the rank stays silent. If fewer than 20 plants reach 0.5, they say nothing: it is 0.9.
     """
     ascending, thresholds = np.argsort(scores.score_N), np.asarray(GRID)
     below_G = np.searchsorted(scores.score_N[ascending], thresholds, side="left")
@@ -102,6 +119,8 @@ def fit_threshold(scores: RankScores) -> FittedThreshold:
         named, wrong = int(named_G[passed[-1]]), int(wrong_G[passed[-1]])
         promise = Promise(max_risk=MAX_RISK, confidence=CONFIDENCE, num_named=named, num_wrong=wrong)
         return FittedThreshold(GRID[passed[-1]], promise, named, wrong)
+    if named_G[-1] < LEAST_NAMED:
+        return replace(_without_promise(scores, UNFITTED), has_few_plants=bool((scores.score_N > 0).any()))
     holding = np.flatnonzero((named_G >= LEAST_NAMED) & (wrong_G <= MAX_RISK * named_G))
     return _without_promise(scores, GRID[holding[-1]] if len(holding) else 1.0)
 

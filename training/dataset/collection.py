@@ -68,7 +68,8 @@ class Collection(Section, frozen=True, kw_only=True):
     validation_share: CutShare = 0.1
     """Share of each class's training pictures that becomes validation, in sources that publish no such split."""
     calibration_share: CutShare = 0.0
-    """Share of each class's training pictures that the temperature is fitted on; 0 fits it on validation."""
+    """Share of each class's training pictures that calibrate a bundle; with 0 validation does, and names promise
+    nothing."""
     test_share: CutShare = 0.1
     """Share of each class's pictures that becomes test, in sources that publish no such split."""
     seed: Annotated[int, Meta(ge=0)] = 0

@@ -1,8 +1,12 @@
 """Release checks: which networks pass, and which split each step of an export reads."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from models.calibration import Calibration
 from models.errors import BundleError
 from models.place import Where
 from models.preprocess import InputSpec
@@ -13,10 +17,13 @@ from training.bundling.candidates import (
     agreement_check,
     describe_check,
     difference_check,
+    make_bf16,
     overflow_check,
     require_parity,
 )
-from training.bundling.evaluated_network import _table_data, picture_sets
+from training.bundling.evaluated_network import EvaluatedNetwork, _table_data, picture_sets
+from training.bundling.tables import FittedTables
+from training.bundling.thresholds import FittedThreshold, FittedThresholds
 from training.dataset.manifest import Manifest
 from training.evaluation.predictions import Outputs, calibrated_predictions
 
@@ -65,6 +72,13 @@ def test_parity_is_required():
         BundleError, match=r"and PyTorch give different probabilities .*7\.62e-01 on 1 pictures; expected at most 1e-03"
     ):
         require_parity(parity_check(other, exact))
+
+
+def test_parity_is_that_of_the_picture_that_differs_most():
+    exact, other = np.zeros((2, 2), dtype=np.float32), np.zeros((2, 2), dtype=np.float32)
+    other[1, 0] = np.log(0.51 / 0.49)  # a probability of 0.51, of one picture
+    check = parity_check(other, exact)
+    assert (check.value, check.passed) == (pytest.approx(0.01, abs=1e-6), False)
 
 
 def test_nan_logits_fail_the_parity_check():
@@ -161,3 +175,18 @@ def test_the_description_says_whether_the_limit_is_a_minimum_or_maximum():
     one = [predictions([0] * 4)]
     assert "1 (at least 0.999, 4 pictures)" in describe_check(agreement_check(one, one))
     assert "0 (at most 0.001, 1 pictures)" in describe_check(parity_check(*[np.zeros((1, 2), "f4")] * 2))
+
+
+@pytest.mark.parametrize(("wins", "passes"), [(False, False), (True, True)])
+def test_bf16_may_win_20_of_1000_pictures_but_not_lose_them(wins, passes, monkeypatch):
+    all_right, some_wrong = predictions([0] * 1000), predictions([1] * 20 + [0] * 980)
+    single, half = (some_wrong, all_right) if wins else (all_right, some_wrong)
+    silent = FittedThreshold(1.0, None, 0, 0)
+    fitted = FittedTables(Calibration(), FittedThresholds(silent, silent, silent), None)
+    network = SimpleNamespace(path=Path("model.onnx"), outputs=lambda _: Outputs(*[np.zeros((1, 5), "f4")] * 2))
+    one, other = (EvaluatedNetwork(network, 1.0, fitted, found, (), ()) for found in (single, half))
+    monkeypatch.setattr("training.bundling.candidates.evaluate_network", lambda *_: other)
+    monkeypatch.setattr("training.bundling.candidates.predictions_on", lambda evaluated, _: evaluated.predictions)
+    pictures = SimpleNamespace(name="drawn")
+    made = make_bf16(one, SimpleNamespace(validation=pictures, test=pictures), Path(), {})
+    assert made.passed == passes

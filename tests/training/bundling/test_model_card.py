@@ -75,10 +75,10 @@ def test_sources_are_drawn_where_there_are_several():
 def test_every_rank_says_what_it_promises():
     lines = section({"all": [SURE]}).splitlines()
     assert (
-        "* species: named from a score of 0.001; with 95% confidence at most 5% of the names are wrong "
+        "* species: named from a score of 0.500; with 95% confidence at most 5% of the names are wrong "
         "(0 of 400 calibration plants)"
     ) in lines
-    assert "* genus: named from a score of 1.000, without a promise (0 wrong of 0 calibration plants)" in lines
+    assert "* genus: named from a score of 0.900, without a promise (0 wrong of 0 calibration plants)" in lines
     assert any("under 300" in line for line in lines)
     assert "(0 wrong of 40 calibration plants)" in section({"all": [SURE]}, num_plants=40)
 

@@ -181,8 +181,9 @@ def test_without_pictures_of_other_things_nothing_is_said_about_them():
     assert answers(fitted, draw_things(3, seed=1))[0].plant_score is None
 
 
-def test_plants_that_the_network_may_have_been_trained_on_promise_nothing(fitted):
-    other = fit_tables(table_data(with_negatives=False, other_data=True), 1.0, {}).thresholds
+@pytest.mark.parametrize("reason", ["other_data", "is_validation"])
+def test_plants_that_the_network_was_trained_on_or_chosen_by_promise_nothing(reason):
+    other = fit_tables(table_data(with_negatives=False, **{reason: True}), 1.0, {}).thresholds
     same = fit_tables(table_data(with_negatives=False), 1.0, {}).thresholds
     assert same.promises.species is not None
     assert (other.promises, other.thresholds) == (Promises(), same.thresholds)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from models.ranking import Promises, Thresholds
 from training.bundling.thresholds import (
     CONFIDENCE,
     GRID,
@@ -104,15 +105,28 @@ def test_a_score_that_equals_a_threshold_reaches_it(count):
     assert (found.threshold, found.num_named, found.num_wrong) == (0.5, count, 0)
 
 
-def test_a_rank_with_fewer_than_20_named_plants_stays_silent():
-    right = np.ones(LEAST_NAMED - 1, dtype=bool)
-    found = fit_threshold(RankScores(np.ones(len(right)), right))  # a score of exactly 1 is no exception
-    assert (found.threshold, found.num_named) == (1.0, 0)
+def test_a_threshold_is_at_least_a_half_however_many_names_are_right():
+    score, right = np.linspace(0.001, 1, 2000), np.arange(2000) % 40 > 0  # 97.5 % right at every score
+    found = fit_threshold(RankScores(score, right))
+    assert (found.threshold, found.promise is not None, found.num_named) == (0.5, True, (score >= 0.5).sum())
+    assert fit_threshold(RankScores(score[::10], np.ones(200, dtype=bool))).threshold == 0.5  # too few for a promise
 
 
-def test_no_plant_at_all_gives_a_threshold_that_names_nothing():
-    found = fit_threshold(RankScores(np.zeros(0), np.zeros(0, dtype=bool)))
-    assert (found.threshold, found.promise, found.num_named) == (1.0, None, 0)
+def test_fewer_than_20_plants_give_a_threshold_of_0_9_and_a_warning():
+    few = RankScores(np.append(np.full(LEAST_NAMED - 1, 0.95), np.full(50, 0.4)), np.zeros(69, dtype=bool))
+    unnamed = RankScores(np.full(69, -1.0), few.right_N)
+    found = fit_thresholds({"species": few, "genus": few, "family": unnamed})
+    assert (found.thresholds, found.promises) == (Thresholds(0.9, 0.9, 0.9), Promises())
+    assert (found.species.num_named, found.genus.num_named) == (19, 0)
+    assert [warning.split(" is 0.9")[0] for warning in found.warnings] == [
+        "The threshold of species",
+        "The threshold of genus",
+    ]
+
+
+def test_a_rank_whose_names_are_wrong_stays_silent():
+    found = fit_threshold(RankScores(np.ones(LEAST_NAMED), np.arange(LEAST_NAMED) > 1))
+    assert (found.threshold, found.num_named) == (1.0, 0)  # a score of exactly 1 is no exception
 
 
 def test_a_threshold_that_is_given_is_kept_and_has_no_promise():

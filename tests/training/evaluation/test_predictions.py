@@ -106,6 +106,11 @@ def test_one_picture_of_each_plant_is_drawn(plants, seed):
     assert (chosen == one_picture_each(plants, seed)).all()
 
 
+def test_any_picture_of_a_plant_may_be_drawn():
+    plants = np.zeros(3, dtype=np.int64)
+    assert {int(one_picture_each(plants, seed)[0]) for seed in range(40)} == {0, 1, 2}
+
+
 TAXA = (
     Taxon(taxon_id="alba", rank="species", scientific_name="Rosa alba", genus="Rosa", family="Rosaceae"),
     Taxon(taxon_id="rubra", rank="species", scientific_name="Rosa rubra", genus="Rosa", family="Rosaceae"),
