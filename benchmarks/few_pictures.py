@@ -130,7 +130,9 @@ def measure(pictures: Pictures) -> Iterator[Row]:
         data = TableData(
             taxonomy=taxonomy,
             calibration=pictures.calibration,
-            training=training,
+            training_features=training.outputs.features,
+            training_labels=training.labels,
+            validation=pictures.validation.outputs,
             negatives=pictures.fit_things,
             negative_groups=np.arange(len(pictures.fit_things.logits)),
             prior_T=training_prior(training.labels, taxonomy),

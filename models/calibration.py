@@ -204,7 +204,7 @@ class Cutoffs(msgspec.Struct, frozen=True):
     """Scores below which the verdict names no plant."""
 
     plant: Probability = 0.0
-    """Least score of `PlantHead` for a plant, which 95 % of the calibration plants or more reach; 0 accepts all."""
+    """Least score of `PlantHead` for a plant, which 95 % of the validation plants or more reach; 0 accepts all."""
     familiar: Probability = 0.0
     """Least score of `FamiliarityTable` for a plant that the network knows, which 85 to 95 % of the calibration plants
     reach (`familiar_cutoff`); 0 accepts every picture."""

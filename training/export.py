@@ -23,6 +23,7 @@ from training.program import INSTALL, run_program
 explain_missing_packages(INSTALL)
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from models.bundle import (
@@ -37,7 +38,7 @@ from models.bundle import (
 )
 from models.bundle_record import BundleRecord, Check, FileName, Metric, Precision
 from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, Calibration, write_calibration
-from models.errors import BundleError, RecipeError
+from models.errors import BundleError, DataError, RecipeError
 from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
 from models.openvino_session import require_bf16
 from models.place import PLACE_FILE, PLACE_PART, write_place
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
 LEAST_NEGATIVES: Final = 20
 """Pictures without a plant that a plant head needs; with fewer, cross-validation says nothing."""
+_LEAST_PLANTS: Final = 2  # of which one is left out of the fit that judges it
 WORKERS: Final = 2
 """Loader processes."""
 
@@ -197,7 +199,7 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
     """Chooses the pictures that the networks are calibrated and measured with, at the size of the service.
 
     Raises:
-        DataError: The outputs of the data are not those of the checkpoint.
+        DataError: The outputs of the data are not those of the checkpoint, or there are too few validation plants.
     """
     from training.bundling.evaluated_network import picture_sets
     from training.evaluation.pictures import PictureFiles
@@ -232,7 +234,15 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
         if trained_on:
             name += f" that the network {'was' if trained_on == found.sha256 else 'may have been'} trained on"
         negatives = PictureFiles(found.paths, spec, LEAST_NEGATIVES, name)
-    return picture_sets(manifest, spec, WORKERS, negatives=negatives, other_data=other_data)
+    sets = picture_sets(manifest, spec, WORKERS, negatives=negatives, other_data=other_data)
+    if negatives is not None and len(np.unique(sets.validation.plants)) < _LEAST_PLANTS:
+        raise DataError(
+            "plants are told from other things by validation plants, and there are too few",
+            value=len(sets.validation),
+            limit=f"at least {_LEAST_PLANTS}",
+            remedy="prepare the data with a larger --validation-share, or leave out --negatives",
+        )
+    return sets
 
 
 def _seal(
@@ -260,7 +270,7 @@ def _seal(
         write_weights(folder / WEIGHTS_FILE, checkpoint)
     if command.examples:
         parts[EXAMPLES_PART] = EXAMPLES_FILE
-        chosen = example_pictures(sets.features, fp32.network.outputs(sets.features).features, command.examples)
+        chosen = example_pictures(sets.features, fp32.network.features(sets.features), command.examples)
         number = write_examples(folder / EXAMPLES_FILE, chosen)
         print(f"Reference pictures whose license allows to show them: {number:,}")
     if placed:

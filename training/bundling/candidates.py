@@ -96,7 +96,8 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
     write_fp16(fp32.network.path, path)
     network = CachedNetwork(folder / "fp16_rounded.onnx", folder)
     write_rounded(fp32.network.path, network.path)
-    outputs = [network.outputs(pictures) for pictures in (sets.test, sets.validation, sets.temperature, sets.features)]
+    outputs = [network.outputs(pictures) for pictures in (sets.test, sets.validation, sets.temperature)]
+    outputs.append(Outputs(*[network.features(sets.features)] * 2))
     if sets.negatives is not None:
         outputs.append(network.outputs_of_files(sets.negatives)[0])
     overflow = overflow_check(outputs)

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from models.answer import AnswerModel
 from models.bundle_record import MeasuredCoverage, Metric
@@ -14,17 +14,22 @@ from models.metrics import Share, Whole
 from models.preprocess import InputSpec
 from models.ranking import Rank
 from training.bundling.place import LEAST_RECORDS, FittedPlace, PlaceData, fit_prior, placed_rows, ratios, records_of
+from training.bundling.rejection import MOST_PLANTS
 from training.bundling.tables import FittedTables, LabeledOutputs, TableData, fit_tables, training_prior
 from training.bundling.temperature import fit_temperature
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.evaluation.answers import coverage_figures
 from training.evaluation.pictures import PictureFiles, Pictures, pictures_of
-from training.evaluation.predictions import Outputs, Predictions, calibrated_predictions, chosen_rows, one_picture_each
+from training.evaluation.predictions import (
+    Outputs,
+    Predictions,
+    Rows,
+    calibrated_predictions,
+    chosen_rows,
+    one_picture_each,
+)
 from training.evaluation.split_metrics import SplitMetrics, split_metrics
-
-FEATURE_PICTURES: Final = 20_000
-"""Training pictures, of all taxa alike, from which the bundle learns where plants lie among the features."""
 
 
 class PictureSets(msgspec.Struct, frozen=True):
@@ -35,7 +40,7 @@ class PictureSets(msgspec.Struct, frozen=True):
     temperature: Pictures
     """For the temperature: the calibration split, or validation if the data has none."""
     features: Pictures
-    """Training pictures for the table of distances and for the plant head."""
+    """All training pictures, from which the bundle learns where plants lie among the features."""
     test: Pictures
     """For the metrics."""
     negatives: PictureFiles | None = None
@@ -61,7 +66,7 @@ def picture_sets(
     return PictureSets(
         validation=validation,
         temperature=split("calibration") if manifest.has("calibration") else validation,
-        features=split("train").sample_evenly(FEATURE_PICTURES),
+        features=split("train"),
         test=split("test"),
         negatives=negatives,
         other_data=other_data,
@@ -77,6 +82,10 @@ class CachedNetwork:
             partial(Pictures.outputs, network=path, folder=folder, bf16=bf16)
         )
         """Gives the logits and features of pictures."""
+        self.features: Callable[[Pictures], Rows] = cache(
+            partial(Pictures.features, network=path, folder=folder, bf16=bf16)
+        )
+        """Gives the features alone: the logits of a million training pictures do not fit on a disk."""
         self.outputs_of_files: Callable[[PictureFiles], tuple[Outputs, Whole]] = cache(
             partial(PictureFiles.outputs, network=path, folder=folder, bf16=bf16)
         )
@@ -147,6 +156,13 @@ def _table_data(network: CachedNetwork, sets: PictureSets) -> TableData:
     held_out, taxonomy, files = sets.temperature, sets.temperature.manifest.taxonomy, sets.negatives
     outputs, chosen = network.outputs(held_out), one_picture_each(held_out.plants)
     negatives, groups = (None, np.zeros(0, np.intp)) if files is None else network.outputs_of_files(files)
+    calibration = LabeledOutputs(outputs.choose(chosen), held_out.labels[chosen])
+    validation = None
+    if files is not None and held_out is sets.validation:
+        validation = calibration.outputs
+    elif files is not None:
+        plants = replace(sets.validation, rows=sets.validation.rows[one_picture_each(sets.validation.plants)])
+        validation = network.outputs(plants.sample(MOST_PLANTS))
     trained_on = sets.features.manifest
     rows = trained_on.rows_of("train")
     records, _ = records_of(trained_on, rows)
@@ -156,8 +172,10 @@ def _table_data(network: CachedNetwork, sets: PictureSets) -> TableData:
         place = PlaceData(prior, *records_of(held_out.manifest, held_out.rows[chosen]))
     return TableData(
         taxonomy=taxonomy,
-        calibration=LabeledOutputs(outputs.choose(chosen), held_out.labels[chosen]),
-        training=LabeledOutputs(network.outputs(sets.features), sets.features.labels),
+        calibration=calibration,
+        training_features=network.features(sets.features),
+        training_labels=sets.features.labels,
+        validation=validation,
         negatives=negatives,
         negative_groups=groups,
         prior_T=training_prior(trained_on.labels[rows], taxonomy),

@@ -221,8 +221,8 @@ def _rejection(fitted: FittedTables) -> str:
         return f"{unknown} The bundle cannot tell plants from other things: it was exported without pictures of these."
     found = fitted.rejection
     return (
-        f"{unknown}\n\nThe plant head was fitted on training pictures and on {found.accepted.num_pictures:,} "
-        f"{found.data}; its cutoff keeps 95 % of the calibration plants or more. Of these other things, each judged by"
+        f"{unknown}\n\nThe plant head was fitted on validation plants and on {found.accepted.num_pictures:,} "
+        f"{found.data}; its cutoff keeps 95 % of these plants or more. Of these other things, each judged by"
         f" a fit that left it out, {found.accepted.value:.1%} are taken for plants and {found.named.value:.1%} are"
         f" named (AUROC {found.auroc:.3f}). The cutoff was set on these pictures, so others pass it more often."
     )

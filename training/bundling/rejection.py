@@ -3,14 +3,15 @@
 The tables of distances and of familiarity need pictures of plants alone: each calibration plant is also judged as if
 the bundle did not know its taxon.
 
-The plant head, a logistic regression (`PlantHead` in `models/calibration.py`), is fitted on training pictures and
-pictures without a plant. How strongly its weights are penalized, and how well it separates, comes from
-cross-validation: of each fifth of the pictures without a plant, the scores are those of a regression fitted without it.
-Its cutoff is where 99 % of these are stopped, but at least 0.5, and never so high that it stops more than 5 % of the
-calibration plants, which it was not fitted on. Where the two kinds are far apart, plants of an unknown age or species,
-which lie between them, stay plants.
+The plant head, a logistic regression (`PlantHead` in `models/calibration.py`), is fitted on validation plants and
+pictures without a plant. Training pictures would not do: the network has learned them, and each lies near the mean of
+its taxon as it is a part of that mean. How strongly the weights are penalized, and how well they separate, comes from
+cross-validation: of each fifth of both kinds, the scores are those of a regression fitted without it. The cutoff is
+where 99 % of the pictures without a plant are stopped, but at least 0.5, and never so high that it stops more than 5 %
+of the plants. Where the two kinds are far apart, plants of an unknown age or species, which lie between them, stay
+plants.
 
-Letters in names: N plants, M pictures without a plant, F features, D dimensions after PCA, T taxa, I inputs
+Letters in names: N plants, M pictures without a plant, F features, D dimensions after PCA, T taxa, G genera, I inputs
 of the head.
 """
 
@@ -25,8 +26,9 @@ from scipy.special import expit
 from models.calibration import FeatureTable, PlantHead, log_odds, unit_length
 from models.metrics import Whole
 from models.ranking import Floats
+from models.taxonomy import Groups
 from training.evaluation.answers import plant_scores
-from training.evaluation.predictions import Columns, Flags
+from training.evaluation.predictions import Columns, Flags, Rows, chunks
 from training.evaluation.split_metrics import auroc, cutoff
 
 MOST_DIMENSIONS: Final = 256
@@ -44,12 +46,12 @@ _NUM_FOLDS: Final = 5
 _MOST_ACCEPTED: Final = 0.01
 """Share of the pictures without a plant that may reach the cutoff."""
 _LIKELIER_A_PLANT: Final = 0.5
-_MOST_PLANTS: Final = 5000
-"""Training pictures that are used at most; more take minutes and hardly change the weights."""
+MOST_PLANTS: Final = 5000
+"""Plants that are used at most; more take minutes and hardly change the weights."""
 
 
-def fit_features(features_NF: Floats, labels_N: Whole) -> FeatureTable:
-    """Fits the relative Mahalanobis++ distance (arXiv 2505.18032) to training pictures.
+def fit_features(features: Rows, labels_N: Whole, genera: Groups | None = None) -> FeatureTable:
+    """Fits the relative Mahalanobis++ distance (arXiv 2505.18032) to training pictures, which it reads in turn.
 
     PCA keeps one dimension less than there are taxa, at most 256. Late in training the features of training pictures
     lie almost entirely in that subspace (neural collapse, Papyan et al. 2020), and those of other pictures do not: in
@@ -57,27 +59,60 @@ def fit_features(features_NF: Floats, labels_N: Whole) -> FeatureTable:
     relative distance orders them wrongly. With 256 dimensions, the demonstration network of 17 taxa found things more
     familiar than unseen plants; with 16 it told them apart.
 
+    The means of N pictures of T taxa take up T degrees of freedom, so the covariance within taxa is the sum over the
+    pictures divided by N - T. Means of few pictures are drawn towards their genus; by default none is known.
+
     The pictures are preprocessed as in the service. The labels are positions of taxa.
     """
-    unit_NF = unit_length(features_NF).astype(np.float64)
-    center_F = unit_NF.mean(axis=0)
-    classes, index_N = np.unique(labels_N, return_inverse=True)
-    centered_NF = unit_NF - center_F
-    variance_F, directions_FF = np.linalg.eigh(centered_NF.T @ centered_NF / len(centered_NF))  # ascending
+    classes, index_N, counts_T = np.unique(labels_N, return_inverse=True, return_counts=True)
+    sum_TF, square_FF = np.zeros((len(classes), features.shape[1])), np.zeros(2 * features.shape[1:])
+    for part in chunks(*features.shape):
+        unit_NF = unit_length(features[part]).astype(np.float64)
+        np.add.at(sum_TF, index_N[part], unit_NF)
+        square_FF += unit_NF.T @ unit_NF
+    center_F = sum_TF.sum(axis=0) / len(labels_N)
+    total_FF = square_FF - len(labels_N) * np.outer(center_F, center_F)
+    variance_F, directions_FF = np.linalg.eigh(total_FF / len(labels_N))  # ascending
     num_kept = min(max(len(classes) - 1, 1), MOST_DIMENSIONS)
     basis_FD, variance_D = directions_FF[:, -num_kept:], np.maximum(variance_F[-num_kept:], _LEAST_VARIANCE)
-    reduced_ND = centered_NF @ basis_FD
-    means_TD = np.stack([reduced_ND[index_N == index].mean(axis=0) for index in range(len(classes))])
-    residual_ND = reduced_ND - means_TD[index_N]
-    within_D, vectors_DD = np.linalg.eigh(residual_ND.T @ residual_ND / len(residual_ND))
-    whitening_DD = vectors_DD / np.sqrt(within_D.clip(0) + max(_SHRINKAGE * within_D.mean(), _LEAST_VARIANCE))
+    mean_TD = (sum_TF / counts_T[:, None] - center_F) @ basis_FD
+    within_DD = basis_FD.T @ total_FF @ basis_FD - (mean_TD.T * counts_T) @ mean_TD
+    within_D, vectors_DD = np.linalg.eigh(within_DD / max(len(labels_N) - len(classes), 1))
+    whitening_DD = vectors_DD / np.sqrt(within_D.clip(0) + max(_SHRINKAGE * within_D.clip(0).mean(), _LEAST_VARIANCE))
+    mean_TD = mean_TD @ whitening_DD
+    if genera is not None:
+        known_T = np.array([genera.names[genus] != "" for genus in genera.of_taxon])[classes]
+        genus_T = np.where(known_T, genera.of_taxon[classes], -1 - classes)
+        mean_TD = towards_genera(mean_TD, counts_T, genus_T)
     return FeatureTable(
         center_F=center_F.astype(np.float32),
         basis_FD=basis_FD.astype(np.float32),
         whole_D=(1 / np.sqrt(variance_D)).astype(np.float32),
         within_DD=whitening_DD.astype(np.float32),
-        mean_TD=(means_TD @ whitening_DD).astype(np.float32),
+        mean_TD=mean_TD.astype(np.float32),
     )
+
+
+def towards_genera(mean_TD: Floats, counts_T: Whole, genus_T: Whole) -> Floats:
+    """Returns the means of taxa, each drawn towards its genus, the more the fewer pictures it rests on.
+
+    This is the empirical Bayes estimate (Efron and Morris 1975) where pictures vary by 1 around their taxon, and taxa
+    by one variance around their genus. That variance comes from the taxa of genera with several (method of moments).
+    A taxon that is alone in its genus stays where it is.
+    """
+    _, index_T, size_G = np.unique(genus_T, return_inverse=True, return_counts=True)
+    noise_T = 1 / counts_T
+
+    def of_genus(weight_T: Floats) -> Floats:
+        sum_GD = np.zeros((len(size_G), mean_TD.shape[1]))
+        np.add.at(sum_GD, index_T, mean_TD * weight_T[:, None])
+        return (sum_GD / np.bincount(index_T, weight_T)[:, None])[index_T]
+
+    spread_T = ((mean_TD - of_genus(np.ones(len(mean_TD)))) ** 2).mean(axis=1)
+    explained = float((noise_T * (1 - 1 / size_G[index_T])).sum())
+    variance = max((float(spread_T.sum()) - explained) / max(len(mean_TD) - len(size_G), 1), 1e-9)
+    own_T = (variance / (variance + noise_T))[:, None]
+    return np.asarray(own_T * mean_TD + (1 - own_T) * of_genus(1 / (variance + noise_T)))
 
 
 def distances_to_others(table: FeatureTable, taxa_T: Whole, features_NF: Floats, taxon_N: Whole) -> Floats:
@@ -130,7 +165,7 @@ class FittedHead(msgspec.Struct, frozen=True):
     cutoff: float
     """Least score of a plant."""
     auroc: float
-    """Chance that a calibration plant scores higher than a picture without a plant that was left out of the fit."""
+    """Chance that a plant scores higher than a picture without a plant, if both were left out of the fit."""
     accepted_M: Flags
     """Whether each picture without a plant reaches the cutoff by the fit that left it out."""
 
@@ -139,30 +174,36 @@ class FittedHead(msgspec.Struct, frozen=True):
         return np.asarray(pictures.scores(self.head) >= self.cutoff)
 
 
-def fit_plant_head(training: HeadInputs, calibration: HeadInputs, negatives: HeadInputs, groups_M: Whole) -> FittedHead:
+def fit_plant_head(plants: HeadInputs, negatives: HeadInputs, groups_M: Whole) -> FittedHead:
     """Fits the regression with the penalty that separates best.
 
-    `negatives` are pictures without a plant. A group of them, of at least two, is left out as a whole.
+    `plants` are at least two that the network was not trained on. `negatives` are pictures without a plant. A group of
+    them, of at least two, is left out as a whole.
     """
     random = np.random.default_rng(0)
-    training = training.subset(random.permutation(len(training))[:_MOST_PLANTS])
+    plants = plants.subset(random.permutation(len(plants))[:MOST_PLANTS])
     groups, group_M = np.unique(groups_M, return_inverse=True)
-    # The groups are dealt to at most five folds, in random order with a fixed seed.
-    fold_M = (np.random.default_rng(0).permutation(len(groups)) % _NUM_FOLDS)[group_M]
-    tried: list[tuple[float, Floats, float]] = []  # AUROC, score of each negative by the fit that left it out, strength
+    # Plants and groups are dealt to at most five folds, in random order with a fixed seed.
+    num_folds = min(_NUM_FOLDS, len(groups), len(plants))
+    fold_N = np.arange(len(plants)) % num_folds
+    fold_M = (np.random.default_rng(0).permutation(len(groups)) % num_folds)[group_M]
+    # AUROC, scores of the plants and of the negatives by the fits that left them out, strength
+    tried: list[tuple[float, Floats, Floats, float]] = []
     for strength in _STRENGTHS:
-        left_out_M, separation = np.zeros(len(negatives)), 0.0
-        for fold in np.unique(fold_M):
-            out_M = fold_M == fold
-            head = fit_logistic(training, negatives.subset(~out_M), strength)
-            left_out_M[out_M] = negatives.subset(out_M).scores(head)
-            separation += float(auroc(calibration.scores(head), left_out_M[out_M]) * out_M.mean())
-        tried.append((separation, left_out_M, strength))
-    separation, score_M, strength = max(tried, key=lambda each: each[0])
-    head = fit_logistic(training, negatives, strength)
-    stops = max(float(np.quantile(score_M, 1 - _MOST_ACCEPTED)), _LIKELIER_A_PLANT)
-    least = min(stops, cutoff(calibration.scores(head)))
-    return FittedHead(head, least, separation, score_M >= least)
+        plant_N: Floats = np.zeros(len(plants))
+        other_M: Floats = np.zeros(len(negatives))
+        separation = 0.0
+        for fold in range(num_folds):
+            out_N, out_M = fold_N == fold, fold_M == fold
+            head = fit_logistic(plants.subset(~out_N), negatives.subset(~out_M), strength)
+            plant_N[out_N] = plants.subset(out_N).scores(head)
+            other_M[out_M] = negatives.subset(out_M).scores(head)
+            separation += float(auroc(plant_N[out_N], other_M[out_M]) * out_M.mean())
+        tried.append((separation, plant_N, other_M, strength))
+    separation, plant_N, other_M, strength = max(tried, key=lambda each: each[0])
+    stops = max(float(np.quantile(other_M, 1 - _MOST_ACCEPTED)), _LIKELIER_A_PLANT)
+    least = min(stops, cutoff(plant_N))
+    return FittedHead(fit_logistic(plants, negatives, strength), least, separation, other_M >= least)
 
 
 def fit_logistic(plants: HeadInputs, negatives: HeadInputs, strength: float) -> PlantHead:

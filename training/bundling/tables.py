@@ -25,7 +25,15 @@ from training.bundling.rejection import (
 )
 from training.bundling.thresholds import FittedThresholds, fit_thresholds
 from training.evaluation.answers import distances
-from training.evaluation.predictions import ComputedRows, Flags, Outputs, Predictions, calibrated_predictions, named
+from training.evaluation.predictions import (
+    ComputedRows,
+    Flags,
+    Outputs,
+    Predictions,
+    Rows,
+    calibrated_predictions,
+    named,
+)
 from training.evaluation.split_metrics import auroc
 
 
@@ -43,10 +51,14 @@ class TableData(msgspec.Struct, frozen=True):
     taxonomy: Taxonomy
     calibration: LabeledOutputs
     """One picture of each calibration plant."""
-    training: LabeledOutputs
-    """Training pictures, preprocessed as in the service."""
+    training_features: Rows
+    """Features of training pictures, preprocessed as in the service."""
+    training_labels: Whole
+    """Position of each training picture's output."""
+    validation: Outputs | None
+    """One picture of each validation plant, at least two, for the plant head."""
     negatives: Outputs | None
-    """Pictures without a plant."""
+    """Pictures without a plant; None makes no plant head."""
     negative_groups: Whole
     """Group of each picture without a plant, left out as a whole in cross-validation."""
     prior_T: Floats
@@ -72,7 +84,7 @@ class Rejection(msgspec.Struct, frozen=True):
     data: str
     """What these pictures are, in words."""
     auroc: float
-    """Chance that a calibration plant has a higher plant score."""
+    """Chance that a validation plant has a higher plant score."""
     accepted: Share
     """Pictures whose plant score reaches the cutoff."""
     named: Share
@@ -111,13 +123,14 @@ class FittedTables(msgspec.Struct, frozen=True):
 def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float]) -> FittedTables:
     """Fits everything that follows the temperature.
 
-    The features are fitted on training pictures. Familiarity, both cutoffs, the thresholds and the candidate sets are
-    fitted on the calibration plants; the cutoff of familiarity also on the same plants as if their taxa were unknown;
-    the thresholds on those that both cutoffs keep, since no other plant is named. Calibration plants of other data
-    or of the validation split promise nothing. `fixed` has thresholds that are not fitted.
+    The features are fitted on training pictures, and the plant head with its cutoff on validation plants. Familiarity,
+    its cutoff, the thresholds and the candidate sets are fitted on the calibration plants: its cutoff also on the same
+    plants as if their taxa were unknown, and the thresholds on those that both cutoffs keep, since no other plant is
+    named. Calibration plants of other data or of the validation split promise nothing. `fixed` has thresholds that are
+    not fitted.
     """
-    plants, trained_taxa_N = data.calibration, data.taxonomy.taxon_of_output[data.training.labels]
-    table = fit_features(data.training.outputs.features[:], trained_taxa_N)
+    plants, trained_taxa_N = data.calibration, data.taxonomy.taxon_of_output[data.training_labels]
+    table = fit_features(data.training_features, trained_taxa_N, data.taxonomy.genera)
     found, known = _see(plants.outputs, data.taxonomy, temperature, table, plants.labels)
     familiarity = FamiliarityTable(np.sort(known.confidence), np.sort(known.distance))
     familiar_N, strange_N = familiarity.scores(known.confidence, known.distance), np.zeros(0)
@@ -126,10 +139,11 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         strange_N = familiarity.scores(strangers[0].confidence, strangers[0].distance)
     cutoffs = Cutoffs(familiar=familiar_cutoff(familiar_N, strange_N))
     head = things = None
-    if data.negatives is not None:
-        _, training = _see(data.training.outputs, data.taxonomy, temperature, table)
+    if data.negatives is not None and data.validation is not None:
         things = _see(data.negatives, data.taxonomy, temperature, table)
-        head = fit_plant_head(training, known, things[1], data.negative_groups)
+        head = fit_plant_head(
+            _see(data.validation, data.taxonomy, temperature, table)[1], things[1], data.negative_groups
+        )
         cutoffs = Cutoffs(head.cutoff, cutoffs.familiar)
     kept_N = familiar_N >= cutoffs.familiar
     if head is not None:
@@ -203,15 +217,20 @@ def _as_strangers(
     logits, labels, taxonomy = data.calibration.outputs.logits, data.calibration.labels, data.taxonomy
     if len(trained_taxa_T) < 2 or len(taxonomy.taxa) < 2:
         return None
+    found = without_taxon(logits, labels, taxonomy, temperature)
+    distance_N = distances_to_others(table, trained_taxa_T, known.features, taxonomy.taxon_of_output[labels])
+    return HeadInputs(known.features, found.confidence_N, distance_N), found.rank_scores["species"].score_N
+
+
+def without_taxon(logits: Rows, labels: Whole, taxonomy: Taxonomy, temperature: float) -> Predictions:
+    """What the network says of each picture without the outputs of its taxon."""
     taxon_N = taxonomy.taxon_of_output[labels]
 
     def read(chosen: slice | Whole) -> Floats:
         own_NO = taxonomy.taxon_of_output == taxon_N[chosen, None]
         return np.where(own_NO, np.float32(-np.inf), logits[chosen])
 
-    found = calibrated_predictions(ComputedRows(logits.shape, read), labels, taxonomy, temperature)
-    distance_N = distances_to_others(table, trained_taxa_T, known.features, taxon_N)
-    return HeadInputs(known.features, found.confidence_N, distance_N), found.rank_scores["species"].score_N
+    return calibrated_predictions(ComputedRows(logits.shape, read), labels, taxonomy, temperature)
 
 
 def training_prior(labels: Whole, taxonomy: Taxonomy) -> Floats:

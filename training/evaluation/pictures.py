@@ -92,6 +92,10 @@ class Pictures(msgspec.Struct, frozen=True, eq=False):
         """Runs a network file; see `run_network`."""
         return run_network(network, self.pixels(), folder, bf16=bf16)
 
+    def features(self, network: Path, folder: Path | None = None, *, bf16: bool = False) -> Rows:
+        """Runs a network file, and stores the features alone; see `run_network`."""
+        return run_network(network, self.pixels(), folder, bf16=bf16, with_logits=False).features
+
     def predictions(self, logits: Rows, temperature: float) -> Predictions:
         """Returns the calibrated predictions for the logits of these pictures."""
         taxonomy, rows = self.manifest.taxonomy, self.rows
@@ -110,17 +114,6 @@ class Pictures(msgspec.Struct, frozen=True, eq=False):
         chosen = np.random.default_rng(0).choice(self.rows, most, replace=False)
         name = f"{self.name}, {most} pictures drawn at random (seed 0)"
         return replace(self, rows=np.sort(chosen), name=name)
-
-    def sample_evenly(self, most: int) -> "Pictures":
-        """Returns at most this many of the pictures, from every taxon as equally many as it has."""
-        if len(self.rows) <= most:
-            return self
-        order = np.random.default_rng(0).permutation(len(self.rows))
-        by_taxon = order[np.argsort(self.taxa[order], kind="stable")]
-        _, start, counts = np.unique(self.taxa[by_taxon], return_index=True, return_counts=True)
-        place_in_taxon = np.arange(len(by_taxon)) - np.repeat(start, counts)
-        chosen = by_taxon[np.argsort(place_in_taxon, kind="stable")[:most]]
-        return replace(self, rows=np.sort(self.rows[chosen]))
 
 
 class PictureFiles(msgspec.Struct, frozen=True):
@@ -165,17 +158,22 @@ class PictureFiles(msgspec.Struct, frozen=True):
             )
 
 
-def run_network(network: Path, batches: Iterable[Pixels], folder: Path | None, *, bf16: bool) -> Outputs:
+def run_network(
+    network: Path, batches: Iterable[Pixels], folder: Path | None, *, bf16: bool, with_logits: bool = True
+) -> Outputs:
     """Runs a network file on each picture alone, on all cores; stores the outputs as `StoredRows`.
 
-    `bf16` computes in bfloat16 with OpenVINO, rather than with ONNX Runtime.
+    `bf16` computes in bfloat16 with OpenVINO, rather than with ONNX Runtime. Without logits these rows are empty.
     """
     session: NetworkSession
     if bf16:
         session = OpenVinoSession(network, bf16=True, num_threads=1, num_runs=cores_available())
     else:
         session = OnnxSession(network, num_threads=1)
-    return store_outputs(run_side_by_side(session, batches), folder)
+    found = run_side_by_side(session, batches)
+    if not with_logits:
+        found = (NetworkOutput(each.logits[:, :0], each.features) for each in found)
+    return store_outputs(found, folder)
 
 
 def _shown(batches: Iterable[_Item], name: str, num_pictures: int, batch_size: int = 1) -> Iterable[_Item]:

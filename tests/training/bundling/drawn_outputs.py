@@ -28,11 +28,16 @@ def draw_things(num_pictures, seed):
     return draw_outputs(np.random.default_rng(seed).normal(0.7, NOISE, (num_pictures, NUM_FEATURES)))
 
 
+TRAINING = draw_plants(30, seed=0)
+
+
 def table_data(*, with_negatives=True, **changes):
     found = TableData(
         taxonomy=TAXONOMY,
         calibration=draw_plants(40, seed=1),
-        training=draw_plants(30, seed=0),
+        training_features=TRAINING.outputs.features,
+        training_labels=TRAINING.labels,
+        validation=draw_plants(20, seed=5).outputs if with_negatives else None,
         negatives=draw_things(300, seed=3) if with_negatives else None,
         negative_groups=np.arange(300) if with_negatives else NO_NEGATIVES,
         prior_T=np.full(NUM_TAXA, 1 / NUM_TAXA),

@@ -86,11 +86,6 @@ def test_nan_logits_fail_the_parity_check():
     assert not parity_check(np.full((1, 2), np.nan, dtype=np.float32), exact).passed
 
 
-@pytest.fixture(autouse=True)
-def two_pictures_for_the_features(monkeypatch):
-    monkeypatch.setattr("training.bundling.evaluated_network.FEATURE_PICTURES", 2)
-
-
 SPEC = InputSpec(height=32, width=32, train_px=32)
 
 
@@ -122,14 +117,17 @@ def test_nothing_is_fitted_on_the_test_split(tmp_path, calibration):
         "temperature": set(calibration) or {"validation"},
         "test": {"test"},
     }
-    assert [len(each) for each in (sets.features, sets.validation, sets.temperature)] == [2, 3, 3]
+    assert [len(each) for each in (sets.features, sets.validation, sets.temperature)] == [3, 3, 3]
 
 
 class Rows:
     """Stands for a network file; the only feature of a picture is its row."""
 
     def outputs(self, of):
-        return Outputs(np.eye(2, dtype="f4")[of.labels], of.rows[:, None].astype("f4"))
+        return Outputs(np.eye(2, dtype="f4")[of.labels], self.features(of))
+
+    def features(self, of):
+        return of.rows[:, None].astype("f4")
 
 
 GROUPS = ["t0", "t1", "a", "b", "a", "b", "a", "b", "a", "b", "c", "d", "v", "w"]  # four plants, two with 4 pictures
@@ -147,6 +145,7 @@ def several_pictures_of_a_plant(tmp_path, **columns):
 
 def test_of_each_calibration_plant_one_picture_counts_in_the_tables(tmp_path):
     manifest, data, chosen = several_pictures_of_a_plant(tmp_path)
+    assert data.training_features[:, 0].tolist() == [0, 1]
     assert sorted(GROUPS[row] for row in chosen) == ["a", "b", "c", "d"]
     assert data.calibration.labels.tolist() == manifest.labels[chosen].tolist()
     assert data.num_pictures == 10

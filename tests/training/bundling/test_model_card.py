@@ -59,7 +59,7 @@ def test_taxa_without_calibration_plants_are_counted_and_named():
 def test_what_is_known_of_other_things_is_said_with_its_number():
     assert "cannot tell plants from other things" in section({"all": [SURE]})
     text = section({"all": [SURE]}, rejection=Rejection("spoons", 0.93, share(30, 100), share(20, 100)))
-    assert "fitted on training pictures and on 100 spoons" in text
+    assert "fitted on validation plants and on 100 spoons" in text
     assert "30.0% are taken for plants and 20.0% are named (AUROC 0.930)" in text
 
 

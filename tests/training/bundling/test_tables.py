@@ -13,13 +13,14 @@ from tests.training.bundling.drawn_outputs import (
     NOISE,
     NUM_FEATURES,
     TAXONOMY,
+    TRAINING,
     draw_outputs,
     draw_plants,
     draw_things,
     table_data,
 )
 from tests.training.small import make_taxonomy
-from training.bundling.tables import fit_tables, training_prior
+from training.bundling.tables import LabeledOutputs, fit_tables, training_prior
 from training.bundling.temperature import LEAST, MOST, fit_temperature, plants_drawn, right_probabilities
 from training.evaluation.predictions import Outputs, store_outputs
 
@@ -158,7 +159,14 @@ def test_with_one_taxon_nothing_can_be_left_out():
         outputs=Outputs(plants.outputs.logits[:, :1], plants.outputs.features),
         labels=np.zeros(len(plants.labels), dtype=np.int64),
     )
-    data = table_data(taxonomy=taxonomy, calibration=one, training=one, with_negatives=False, prior_T=np.ones(1))
+    data = table_data(
+        taxonomy=taxonomy,
+        calibration=one,
+        training_features=one.outputs.features,
+        training_labels=one.labels,
+        with_negatives=False,
+        prior_T=np.ones(1),
+    )
     assert fit_tables(data, 1.0, {}).left_out is None
 
 
@@ -189,6 +197,19 @@ def test_plants_that_the_network_was_trained_on_or_chosen_by_promise_nothing(rea
     assert (other.promises, other.thresholds) == (Promises(), same.thresholds)
 
 
+def test_wrong_names_below_the_cutoff_do_not_cost_the_others_their_promise():
+    """400 plants get the right name, and 100 that look like the mean thing a wrong one; all with a score of 1."""
+    plants = draw_plants(20, seed=1)
+    named = np.append(plants.labels, np.arange(100) % 20)
+    features = np.concatenate([plants.outputs.features, np.full((100, NUM_FEATURES), 0.7, np.float32)])
+    sure = Outputs(40 * np.eye(20, dtype=np.float32)[named], features)
+    labels = np.append(plants.labels, (named[400:] + 1) % 20)
+    both = fit_tables(table_data(calibration=LabeledOutputs(sure, labels)), 1.0, {})
+    assert both.thresholds.promises.species is not None
+    all_kept = fit_tables(table_data(calibration=LabeledOutputs(sure, labels), with_negatives=False), 1.0, {})
+    assert all_kept.thresholds.promises.species is None
+
+
 def test_the_fit_says_when_and_on_what(fitted):
     facts = fitted.calibration.fitted_on
     assert (facts.data, facts.num_plants, facts.num_pictures, facts.num_negatives) == ("drawn", 800, 900, 300)
@@ -203,11 +224,10 @@ def test_a_taxon_without_training_pictures_has_a_prior():
 def test_tables_of_outputs_on_disk_are_the_plain_ones(fitted, tmp_path, monkeypatch):
     plain, drawn = fitted, table_data()
     monkeypatch.setattr("training.evaluation.predictions._VALUES_AT_ONCE", 300)
-    on_disk = {
-        name: replace(getattr(drawn, name), outputs=store_outputs([getattr(drawn, name).outputs], tmp_path))
-        for name in ("calibration", "training")
-    }
-    stored = fit_tables(replace(drawn, **on_disk, negatives=store_outputs([drawn.negatives])), 1.0, {})
+    calibration = replace(drawn.calibration, outputs=store_outputs([drawn.calibration.outputs], tmp_path))
+    training = store_outputs([TRAINING.outputs], tmp_path).features
+    on_disk = replace(drawn, calibration=calibration, training_features=training)
+    stored = fit_tables(replace(on_disk, negatives=store_outputs([drawn.negatives])), 1.0, {})
     assert (stored.thresholds, stored.rejection) == (plain.thresholds, plain.rejection)
     for name in ("conformal", "features", "familiarity", "plant_head", "cutoffs"):
         tables = [getattr(fit.calibration, name) for fit in (stored, plain)]
