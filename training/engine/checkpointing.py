@@ -170,6 +170,9 @@ def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
 def _require_same_batches(checkpoint: Checkpoint, recipe: Recipe, num_ranks: int) -> None:
     global_batch, schedule = checkpoint.global_batch, recipe.schedule
     accumulate_then = checkpoint.recipe["schedule"]["accumulate"]
+    if schedule.scale_lr:  # the rates follow from the number of ranks
+        ranks_then = global_batch // checkpoint.recipe["schedule"]["batch_size"]
+        _require_same_setting("number of ranks with scale_lr", num_ranks, ranks_then)
     if schedule.batch_size * num_ranks * schedule.accumulate == global_batch * accumulate_then:
         return  # a step keeps its pictures, so the batch size may change, as the advice for too little memory says
     if global_batch != schedule.batch_size * num_ranks:
