@@ -178,6 +178,14 @@ def test_rates_grow_with_the_square_root_of_the_pictures_of_a_step(
     assert (found.backbone_lr, found.head_lr) == pytest.approx(rates)
 
 
+def test_a_recipe_with_cuda_graphs_gets_a_proposal_that_accumulates_nothing():
+    recipe = replace(TINY, hardware=replace(TINY.hardware, compile="reduce-overhead"))
+    trial = Machine()(2)
+    found = propose(recipe, trial, [trial], device="CPU", num_ranks=1, loaded_per_s=1e9)
+    assert found.accumulate == 1
+    assert found.backbone_lr == pytest.approx(TINY.schedule.backbone_lr / 2**0.5, rel=0.01)  # 2 pictures of 4
+
+
 @pytest.mark.parametrize(
     ("loaded", "workers", "cores", "expected"),
     [(200, 4, 8, 4), (100, 4, 8, 6), (10, 4, 8, 8), (75, 0, 8, 2), (10, 8, 4, 8)],

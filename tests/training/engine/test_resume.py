@@ -133,6 +133,17 @@ def test_a_position_inside_a_batch_of_the_resumed_run_is_refused(data, tmp_path,
         run_training(data, tmp_path / "run", "--epochs", 1, "--resume")
 
 
+def test_scaled_rates_are_resumed_with_as_many_ranks_alone(data, tmp_path):
+    run = run_training(data, tmp_path / "run", "--scale-lr", "--batch-size", 4, "--max-steps", 1)
+    run_training(data, run, "--scale-lr", "--batch-size", 4, "--max-steps", 2, "--resume")
+    for path in run.glob("*.pt"):  # as two ranks with half of the pictures each would have written it
+        content = torch.load(path, weights_only=True)
+        content["recipe"]["schedule"]["batch_size"] = 2
+        torch.save(content, path)
+    with pytest.raises(CheckpointError, match=r"number of ranks with scale_lr.*got 1.*2"):
+        run_training(data, run, "--scale-lr", "--batch-size", 4, "--resume")
+
+
 def test_an_epoch_without_a_batch_of_this_process_took_no_time(data, tmp_path, validate_as):
     validate_as(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
