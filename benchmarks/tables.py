@@ -109,7 +109,9 @@ def _shown(path: Path, folder: Path) -> str:
     if "markdown" not in result:
         raise DataError(f"{path} is no result with a table", remedy="measure again, or restore it")
     link = Path(os.path.relpath(path, folder)).as_posix()
-    return f"[Result]({link}) at commit `{_commit(result)}`. {result['markdown']}\n\n"
+    text = str(result["markdown"])
+    between = "\n\n" if text.startswith("|") else " "  # a table needs a line of its own
+    return f"[Result]({link}) at commit `{_commit(result)}`.{between}{text}\n\n"
 
 
 def _read(path: Path) -> dict[str, Any]:
