@@ -35,7 +35,9 @@ def test_every_result_with_a_table_is_on_the_page_of_all_results():
 
 def test_a_page_shows_the_table_of_every_device_with_a_link_and_is_otherwise_left_alone(results):
     page = with_tables(LOADER, results, results)
-    assert "[Result](one/loader.json) at commit `0123456`. | one |\n\n[Result](two/data/loader.json) at commit" in page
+    assert (
+        "[Result](one/loader.json) at commit `0123456`.\n\n| one |\n\n[Result](two/data/loader.json) at commit" in page
+    )
     assert "| two/data |\n\n<!-- end" in page
     assert (page.splitlines()[0], page.splitlines()[-1]) == ("Before.", "After.")
     assert "anything" not in page
