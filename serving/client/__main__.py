@@ -32,7 +32,7 @@ class Ask(Asking, frozen=True, kw_only=True):
 
     photographs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """One to five picture files."""
-    url: str = os.environ.get("BOTANIFY_URL", "http://127.0.0.1:8000")
+    url: str = os.environ.get("BOTANIFY_URL") or "http://127.0.0.1:8000"
     """Address of the service; also BOTANIFY_URL."""
     api_key: str = ""
     """Key, if the service needs one; better BOTANIFY_API_KEY, since others can see the command line."""

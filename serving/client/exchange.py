@@ -5,6 +5,7 @@ import email.utils
 import itertools
 import math
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ import httpx
 import msgspec
 
 from models.calibration import CoverageKind
-from models.errors import BotanifyError, without_password
+from models.errors import BotanifyError, InputError, without_password
 from serving.schemas import Identification, Problem
 
 _Document = TypeVar("_Document", Identification, Problem)
@@ -47,7 +48,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     """Day of the photograph, such as 2026-05-31; counts with a place."""
 
     def parameters(self) -> list[tuple[str, str]]:
-        """The query."""
+        """The query; one that is not UTF-8 is an InputError."""
         names = [self.taxa] if isinstance(self.taxa, str) else self.taxa  # a text is also a sequence of letters
         found = [("k", str(self.k)), *(("taxa", name) for name in names)]
         texts = ((name, getattr(self, name)) for name in ("lang", "date"))
@@ -56,6 +57,9 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
         found += [(name, f"{degrees:.6f}") for name, degrees in places if degrees is not None]
         if self.coverage is not None:
             found += [("coverage", f"{self.coverage:.9g}"), ("coverage_kind", self.coverage_kind)]
+        for name, text in found:
+            if re.search("[\\ud800-\\udfff]", text):  # a command line in another encoding
+                raise InputError(f"the parameter `{name}` is not UTF-8", value=ascii(text), remedy="correct it")
         return found
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from models.errors import InputError
 from serving.client.exchange import EVERYTHING, Asking, ServiceRefusal, ServiceUnreachable, exchange
 from serving.schemas import Identification, ModelName, Problem, VerdictView, parse_parameters
 
@@ -76,6 +77,11 @@ def test_a_request_asks_for_everything():
 
 def test_the_only_taxon_may_be_a_text():
     assert Asking(taxa="Rosa").parameters() == Asking(taxa=["Rosa"]).parameters() == [("k", "5"), ("taxa", "Rosa")]
+
+
+def test_a_name_that_is_not_utf8_is_an_input_error():
+    with pytest.raises(InputError, match=r"`taxa` is not UTF-8 \(got 'R\\udcf6schen'\)"):
+        Asking(taxa=["R\udcf6schen"]).parameters()
 
 
 def test_a_place_and_a_language_are_sent_as_the_service_takes_them():

@@ -73,3 +73,10 @@ def test_ctrl_c_ends_the_program_without_a_traceback(tmp_path):
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=120)
     assert (process.returncode, told) == (130, b"")
+
+
+def test_an_empty_variable_is_no_address():
+    environment = {**ENVIRONMENT, "BOTANIFY_URL": "", "BOTANIFY_API_KEY": ""}
+    command = [sys.executable, "-m", "serving.client", "gone.jpg"]
+    told = subprocess.run(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, timeout=120, check=False).stderr
+    assert b"gone.jpg cannot be read" in told
