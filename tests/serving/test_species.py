@@ -1,5 +1,7 @@
 """Taxa by their names: the search, and the choice in a request."""
 
+import os
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -173,6 +175,12 @@ def test_list_is_a_text_file_with_one_name_per_line_and_comments(tmp_path):
     (tmp_path / ".#open.txt").symlink_to("nowhere")
     assert read_taxa_lists(tmp_path) == {"my garden": ("Rosa canina", "Crocus")}
     assert read_taxa_lists(None) == {}
+
+
+def test_a_list_that_is_a_pipe_is_an_error_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(InputError, match=r"pipe\.txt cannot be read \(got this is no regular file"):
+        read_taxa_lists(tmp_path)
 
 
 @pytest.mark.parametrize(
