@@ -71,5 +71,9 @@ def _copy(photograph: Photograph, store: Store, folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.part")
-    unfinished.write_bytes(store.read(photograph.path))
-    unfinished.replace(path)
+    try:
+        unfinished.write_bytes(store.read(photograph.path))
+        unfinished.replace(path)
+    except OSError:  # the disk may be full
+        unfinished.unlink(missing_ok=True)
+        raise

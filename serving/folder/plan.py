@@ -2,14 +2,17 @@
 
 import gzip
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final
 
 import msgspec
 
+from models.errors import DataError
 from serving.folder.output import Output
 from serving.folder.plants import Plant
 
+REMEDY: Final = "choose another --out, or remove the results"
 _FOLDER: Final = "plans"
 _NAME: Final = re.compile(r"plan-(?P<number>[0-9]{4,})-(?P<run>[0-9a-f]{8})\.json\.gz")
 _GONE: Final = -1  # the part of a plant that is no longer listed
@@ -81,14 +84,22 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def read_plan(output: Output, run_id: str) -> Plan:
-    """Reads what a run planned so far; no parts if nothing."""
+    """Reads what a run planned so far; no parts if nothing.
+
+    Raises:
+        DataError: A file is damaged.
+    """
     parts: list[Part] = []
     current: dict[str, int] = {}
     num_files = 0
     for number in _numbers(output, run_id):
-        content = output.read(_name(number, run_id))
+        name = _name(number, run_id)
+        content = output.read(name)
         assert content is not None, number
-        added = msgspec.json.decode(gzip.decompress(content), type=_File)
+        try:
+            added = msgspec.json.decode(gzip.decompress(content), type=_File)
+        except (OSError, EOFError, zlib.error, ValueError, msgspec.MsgspecError) as error:
+            raise DataError(f"{name} of the results is damaged", value=error, remedy=REMEDY) from error
         parts += added.parts
         _update(current, added)
         num_files = number + 1

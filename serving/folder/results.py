@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from models.bundle import BUNDLE_FILE, file_sha256
 from models.bundle_record import read_record as read_bundle_record
-from models.errors import InputError
+from models.errors import DataError, InputError
 from serving.folder.output import Output, as_json
-from serving.folder.plan import Plan
+from serving.folder.plan import REMEDY, Plan
 from serving.folder.rows import Row, columns
 from serving.machine import available_cores
 
@@ -33,7 +33,6 @@ _COMPRESSION: Final = "zstd"
 _FORMAT: Final = 2  # of the files of a run; rises when former ones can no longer be read
 _ROWS_AT_ONCE: Final = 1000
 _SECONDS_A_DAY: Final = 86_400
-_REMEDY: Final = "choose another --out, or remove the results"
 
 
 # ---- run.json
@@ -99,13 +98,13 @@ def read_record(output: Output) -> RunRecord | None:
     try:
         record = None if content is None else msgspec.json.decode(content, type=RunRecord)
     except msgspec.DecodeError as error:
-        raise InputError(f"{RECORD_FILE} cannot be read", value=error, remedy=_REMEDY) from error
+        raise InputError(f"{RECORD_FILE} cannot be read", value=error, remedy=REMEDY) from error
     if record is not None and record.format != _FORMAT:
         raise InputError(
             "another version of botanify began the run in this place",
             value=f"format {record.format}",
             limit=f"format {_FORMAT}",
-            remedy=_REMEDY,
+            remedy=REMEDY,
         )
     return record
 
@@ -146,7 +145,7 @@ def require_same(old: RunRecord, new: RunRecord) -> None:
             "the results of another run are in this place",
             value=f"changed: {', '.join(changed)}",
             limit="a run continues with the same bundle and the same options",
-            remedy=_REMEDY,
+            remedy=REMEDY,
         )
 
 
@@ -187,9 +186,16 @@ class PartFiles(msgspec.Struct, frozen=True):
     def rows(self, plan: Plan) -> Iterator[Row]:
         """Yields the current row of each plant that is listed, part by part; none of a part that is not written yet."""
         for part in plan.parts:
-            content = self.output.read(self._name(part.number))
-            if content is not None:
-                yield from (row for row in decode(content) if plan.current.get(row["group"]) == part.number)
+            name = self._name(part.number)
+            content = self.output.read(name)
+            if content is None:
+                continue
+            try:
+                rows = decode(content)
+            except (ValueError, OSError) as error:
+                remedy = "remove this file, and run the same command again"
+                raise DataError(f"{name} of the results is damaged", value=error, remedy=remedy) from error
+            yield from (row for row in rows if plan.current.get(row["group"]) == part.number)
 
     def _name(self, number: int) -> str:
         return f"{_PARTS}/part-{number:06d}-{self.run_id}.parquet"

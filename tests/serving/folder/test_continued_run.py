@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from models.errors import InputError
+from models.errors import DataError, InputError
 from serving.folder import Outcome
 from serving.folder.results import PartFiles
 from tests.serving.folder.photograph_folder import (
@@ -146,6 +146,20 @@ def test_a_run_that_an_older_version_began_is_refused_and_left_as_it_is(photogra
     with pytest.raises(InputError, match=r"another version .*got format 1; expected format 2.*another --out"):
         identify(photographs, out, bundle_folder)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+@pytest.mark.parametrize("content", [b"x", b"", b"\x1f\x8b\x08\x00" + bytes(20)])
+def test_damaged_results_are_one_error_and_a_damaged_part_can_be_removed(photographs, out, bundle_folder, content):
+    identify(photographs, out, bundle_folder)
+    (part,), (plan,) = out.glob("parts/*"), out.glob("plans/*")
+    part.write_bytes(content)
+    with pytest.raises(DataError, match=rf"parts/{part.name} of the results is damaged .*: remove this file, and run"):
+        identify(photographs, out, bundle_folder, darwin_core=True)
+    part.unlink()
+    assert identify(photographs, out, bundle_folder, darwin_core=True) == Outcome.COMPLETE
+    plan.write_bytes(content)
+    with pytest.raises(DataError, match=rf"plans/{plan.name} of the results is damaged .*another --out"):
+        identify(photographs, out, bundle_folder)
 
 
 def test_a_run_whose_place_another_one_took_writes_no_table(photographs, out, bundle_folder, monkeypatch):

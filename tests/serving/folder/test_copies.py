@@ -1,5 +1,8 @@
 """Photographs are sorted into folders by name."""
 
+import errno
+from pathlib import Path
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -67,6 +70,21 @@ def test_a_file_that_cannot_be_copied_is_told_and_the_others_are_copied(tmp_path
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
     assert said.startswith(f"warning: 2 photographs are not in {target}, such as folder.jpg: [Errno 21]")
+
+
+def test_a_copy_that_the_disk_has_no_room_for_leaves_nothing(tmp_path, monkeypatch):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_bytes(b"1234567890")
+    write = Path.write_bytes
+
+    def write_half(path, content):
+        write(path, content[:5])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write_half)
+    plant = Plant("rose", (Photograph("a.jpg", 10, "1"),))
+    copy_photographs([GENUS | {"group": "rose"}], {"rose": plant}, LocalFolder(tmp_path / "photos"), tmp_path / "to")
+    assert list((tmp_path / "to" / "Rosa").iterdir()) == []
 
 
 def test_copies_among_the_photographs_are_refused(tmp_path, monkeypatch):
