@@ -16,7 +16,6 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 from litestar import Request, Response, get, post
-from litestar.exceptions import HTTPException
 from litestar.openapi.spec import OpenAPIType, Operation, RequestBody, Schema
 from litestar.params import PathParameter
 from litestar.types import ControllerRouterHandler
@@ -24,19 +23,20 @@ from litestar.types import ControllerRouterHandler
 from models.taxonomy import Taxon
 from serving.access.control import Client
 from serving.bodies import FormNames
-from serving.errors import BadParameter, Unauthorized
+from serving.errors import BadParameter, RequestError, Unauthorized
 from serving.identify import AnyRequest, Deps, RouteDependencies, answer_pictures, authorize
 from serving.loaded_bundle import LoadedBundle
 from serving.middleware import NOT_BY_ADDRESS
 from serving.pages import IMAGES, form_of, query_parameters
 from serving.problems import problem_response
-from serving.schemas import MAX_K, Asked
+from serving.schemas import MAX_K, Asked, parse_whole_number
 from serving.species import ALL_TAXA, LIST_PREFIX
 
 UNLIMITED: Final = 2**31 - 1
 """Remaining requests where the service sets no rate: the largest number that programs can be expected to read."""
 LANGUAGE: Final = "en"
 _NUM_RESULTS: Final = 10
+_MOST_RESULTS: Final = 999_999_999
 _SEND_PAIRS: Final = "send one field `organs` for each field `images`, or none"
 _FORM: Final = FormNames("images", {"organs": 64})
 ProjectName = Annotated[str, PathParameter(description="`all`, or the name of a list of taxa of this service")]
@@ -158,25 +158,23 @@ class Failure(msgspec.Struct, frozen=True, rename="camel"):
     message: str
 
 
-class NotFound(HTTPException):
+class NotFound(RequestError):
     """The project is not known, or the pictures show none of its species."""
 
-    status_code = 404
+    code = "not_found"
+
+    def __str__(self) -> str:
+        return self.problem  # without the period: programs compare it
 
 
 def failure(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """Returns an error, below /v2 in the form of the interface; logged and counted as the service's own."""
-    if not request.scope["path"].startswith("/v2/"):
-        return problem_response(request, error)
-    if isinstance(error, NotFound):
-        request.scope["state"]["problem_code"] = "not_found"
-        status, message, headers = HTTPStatus.NOT_FOUND, error.detail, {}
-    else:
-        problem = problem_response(request, error)
-        if problem.content is None:
-            return problem
-        status, message, headers = HTTPStatus(problem.content.status), problem.content.detail, dict(problem.headers)
-    return Response(Failure(status, status.phrase, message), status_code=int(status), headers=headers)
+    response = problem_response(request, error)
+    problem = response.content
+    if problem is None or not request.scope["path"].startswith("/v2/"):
+        return response
+    found = Failure(problem.status, HTTPStatus(problem.status).phrase, problem.detail)
+    return Response(found, status_code=problem.status, headers=dict(response.headers))
 
 
 @dataclass
@@ -206,8 +204,9 @@ async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Res
     chosen = deps.live_bundle.current.selector.lists.get(project)
     if chosen is not None and not chosen.chosen_T.any():
         raise NotFound("The model can name no species of this project")
+    num_results = request.query_params.get("nb-results", str(_NUM_RESULTS))
     asked = Asked(
-        top_k=min(_whole_number(request, "nb-results", _NUM_RESULTS), MAX_K),
+        top_k=min(parse_whole_number("nb-results", num_results, _MOST_RESULTS), MAX_K),
         taxa=() if project == ALL_TAXA else (f"{LIST_PREFIX}{project}",),
     )
     answered = await answer_pictures(
@@ -330,13 +329,6 @@ def _language(request: AnyRequest) -> str:
 
 def _is_on(request: AnyRequest, name: str) -> bool:
     return request.query_params.get(name, "").lower() in {"true", "1"}
-
-
-def _whole_number(request: AnyRequest, name: str, default: int) -> int:
-    text = request.query_params.get(name, str(default))
-    if re.fullmatch(r"[0-9]{1,9}", text) and int(text) > 0:
-        return int(text)
-    raise BadParameter.of(name, text, "is out of range", limit="a whole number from 1")
 
 
 def _species(taxon: Taxon, language: str) -> Species:

@@ -233,7 +233,7 @@ def read_taxa_lists(folder: Path | None) -> TaxaLists:
 
 def _read_list(path: Path) -> tuple[str, ...]:
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for, a device may never end
+        if not path.is_file():  # a pipe would be waited for, a device may never end
             raise OSError("this is no regular file")
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

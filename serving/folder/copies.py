@@ -74,6 +74,5 @@ def _copy(photograph: Photograph, store: Store, folder: Path) -> None:
     try:
         unfinished.write_bytes(store.read(photograph.path))
         unfinished.replace(path)
-    except OSError:  # the disk may be full
+    finally:  # the disk may be full
         unfinished.unlink(missing_ok=True)
-        raise

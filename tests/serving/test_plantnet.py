@@ -106,7 +106,7 @@ def test_the_case_of_a_language_does_not_matter(client):
 
 
 def test_what_is_no_plant_is_not_found_unless_the_client_wants_the_list(client):
-    assert_failure(ask(client, SHOE), 404, "Not Found", "Species not found")
+    assert ask(client, SHOE).json() == {"statusCode": 404, "error": "Not Found", "message": "Species not found"}
     found = ask(client, SHOE, no_reject="true").json()
     assert found["query"]["noReject"] is True
     assert len(found["results"]) == len(TAXA)
