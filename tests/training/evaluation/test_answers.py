@@ -181,6 +181,14 @@ def test_taxa_with_fewer_than_five_pictures_are_left_out():
     assert measure(Outputs(*(each[:4] for each in outputs)), labels[:4], BARE) == []
 
 
+def test_the_pictures_of_a_question_are_distinct_and_of_one_taxon():
+    labels = np.repeat([0, 1, 2], [5, 6, 4])
+    questions = _questions(labels)
+    assert sorted(chosen[0] for chosen in questions) == list(range(11))  # every picture of a taxon with five opens one
+    for chosen in questions:
+        assert (len(set(chosen)), len(set(labels[chosen]))) == (5, 1)
+
+
 @pytest.mark.parametrize("with_tables", [False, True])
 def test_questions_are_answered_as_the_service_does(with_tables):
     plants, tables = draw_plants(6, seed=35), FITTED.calibration
