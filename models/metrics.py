@@ -46,13 +46,27 @@ class Confusion(msgspec.Struct, frozen=True):
     count: int
 
 
-def share(hits: int, total: int) -> Share:
-    """Returns hits / total with its Wilson score interval (Wilson 1927), valid near 0 and 1 and for few pictures."""
+def share(hits: int, total: int, num_plants: float | None = None) -> Share:
+    """Returns hits / total with its Wilson score interval (Wilson 1927), valid near 0 and 1 and for few pictures.
+
+    `num_plants` is the effective number of plants if several pictures show one; default: every picture shows another.
+    """
     rate = hits / total
-    spread = _Z_95**2 / total
+    num_plants = num_plants or total
+    spread = _Z_95**2 / num_plants
     center = (rate + spread / 2) / (1 + spread)
-    half = _Z_95 * math.sqrt(rate * (1 - rate) / total + spread / (4 * total)) / (1 + spread)
-    return Share(rate, total, (max(center - half, 0.0), min(center + half, 1.0)))
+    half = _Z_95 * math.sqrt(rate * (1 - rate) / num_plants + spread / (4 * num_plants)) / (1 + spread)
+    return Share(rate, total, (min(max(center - half, 0.0), rate), max(min(center + half, 1.0), rate)))
+
+
+def effective_number(plants_N: Integers, weight_N: Floats | None = None) -> float:
+    """Returns the number of equal plants whose mean varies as much as that of these pictures (Kish 1965).
+
+    Pictures of one plant count as one, as if they were all answered alike. So it is the number of plants if each has
+    equally many pictures, and less if not. By default all pictures weigh the same.
+    """
+    weight_P = np.bincount(plants_N, weight_N)
+    return float(weight_P.sum() ** 2 / (weight_P**2).sum())
 
 
 def top_k_hits(scores_NC: Floats, labels_N: Whole, k: int) -> Flags:
@@ -72,18 +86,19 @@ def macro_mean(hits_N: Flags, labels_N: Whole) -> float:
     return float((np.bincount(index, weights=hits_N) / np.bincount(index)).mean())
 
 
-def macro_top1(hits_N: Flags, labels_N: Whole) -> tuple[float, tuple[float, float]]:
+def macro_top1(hits_N: Flags, labels_N: Whole, plants_N: Integers) -> tuple[float, tuple[float, float]]:
     """Returns the mean over the classes of each class's share of hits, and its 95 % interval.
 
-    The interval is normal, from the binomial variance of every class. Two hits and two misses are added to each class
-    (as by Agresti and Coull 1998), so that the variance of a class with few pictures is never 0.
+    The interval is normal, from the binomial variance of every class with its effective number of plants. Two hits and
+    two misses are added to each class (as by Agresti and Coull 1998), so that the variance of a class with few plants
+    is never 0.
     """
     classes, index = np.unique(labels_N, return_inverse=True)
-    counts = np.bincount(index)
-    hits = np.bincount(index, weights=hits_N)
+    number = np.array([effective_number(plants_N[index == at]) for at in range(len(classes))])
+    rate = np.bincount(index, weights=hits_N) / np.bincount(index)
     mean = macro_mean(hits_N, labels_N)
-    smoothed = (hits + 2) / (counts + 4)
-    deviation = math.sqrt(float((smoothed * (1 - smoothed) / counts).sum())) / len(classes)
+    smoothed = (rate * number + 2) / (number + 4)
+    deviation = math.sqrt(float((smoothed * (1 - smoothed) / number).sum())) / len(classes)
     return mean, (max(mean - _Z_95 * deviation, 0.0), min(mean + _Z_95 * deviation, 1.0))
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from models.bundle import Bundle
 from models.bundle_record import BundleRecord, Precision
 from models.errors import DataError
-from models.metrics import Whole, top_k_hits
+from models.metrics import Whole, effective_number, top_k_hits
 from models.ranking import Floats, output_probabilities, taxon_probabilities
 from models.taxonomy import Taxonomy
 from training.dataset.manifest import Manifest
@@ -230,9 +230,7 @@ def _weighted_share(old_hits_N: Flags, new_hits_N: Flags, plants_N: Whole, weigh
     # The number of equal plants whose mean varies as much as the weighted mean; pictures of one plant count as one. Of
     # two numbers it is the smaller: Kish's (1965) for all plants, and the one for the plants whose answers changed,
     # which matches mean and variance as Fay and Feuer (1997) do for weighted rates.
-    _, plant_N = np.unique(plants_N, return_inverse=True)
-    all_P, changed_P = (np.bincount(plant_N, each) for each in (weights_N, weights_N * (lost_N | won_N)))
-    number = float(all_P.sum() ** 2 / (all_P**2).sum())
+    number, changed_P = effective_number(plants_N, weights_N), np.bincount(plants_N, weights_N * (lost_N | won_N))
     if changed_P.any():
         number = min(number, float(changed_P.sum() / (changed_P**2).sum()))
     # Rounding errors can raise a sum of weights 1e-16 above 1.
@@ -243,7 +241,7 @@ def _weighted_share(old_hits_N: Flags, new_hits_N: Flags, plants_N: Whole, weigh
         loss=lost - won,
         loss_interval_95=tango_interval(lost * number, won * number, number),
         num_pictures=len(plants_N),
-        num_plants=len(all_P),
+        num_plants=len(np.unique(plants_N)),
     )
 
 

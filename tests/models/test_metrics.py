@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from models.metrics import (
     calibration_error,
     confusion_pairs,
+    effective_number,
     macro_top1,
     negative_log_likelihood,
     reliability_bins,
@@ -31,6 +32,13 @@ def test_a_share_has_its_wilson_interval(hits, total, low, high):
     found = share(hits, total)
     assert (found.value, found.num_pictures) == (hits / total, total)
     assert found.interval_95 == pytest.approx((low, high), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("plants", "number"), [([0, 1, 2, 3], 4), ([5, 5, 7, 7], 2), ([0, 0, 0, 1], 1.6), ([3, 3, 3], 1)]
+)
+def test_pictures_of_one_plant_count_as_one(plants, number):
+    assert effective_number(np.array(plants)) == pytest.approx(number)
 
 
 def test_the_right_class_is_among_the_best_k():
@@ -57,7 +65,7 @@ def test_nan_scores_are_never_right(label):
 def test_every_class_counts_the_same_in_the_macro_mean():
     hits = np.array([True] * 9 + [False] + [False, False])
     labels = np.array([0] * 10 + [7] * 2)
-    mean, (low, high) = macro_top1(hits, labels)
+    mean, (low, high) = macro_top1(hits, labels, np.arange(12))
     assert mean == pytest.approx(0.45)
     assert 0 <= low < mean < high <= 1
 
@@ -67,9 +75,9 @@ def test_every_class_counts_the_same_in_the_macro_mean():
 def test_the_macro_interval_covers_the_truth_at_least_as_often_as_it_says(rates, per_class):
     random, covered = np.random.default_rng(0), 0
     labels = np.repeat(np.arange(20), per_class)
-    rate_of_class = np.linspace(*rates, 20)
+    rate_of_class, plants = np.linspace(*rates, 20), np.arange(len(labels))
     for _ in range(1000):
-        _, (low, high) = macro_top1(random.random(len(labels)) < rate_of_class[labels], labels)
+        _, (low, high) = macro_top1(random.random(len(labels)) < rate_of_class[labels], labels, plants)
         covered += low <= rate_of_class.mean() <= high
     assert covered / 1000 > 0.93
 

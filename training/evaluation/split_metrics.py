@@ -18,6 +18,7 @@ from models.metrics import (
     Share,
     calibration_error,
     confusions,
+    effective_number,
     macro_top1,
     negative_log_likelihood,
     reliability_bins,
@@ -203,14 +204,17 @@ def predictions_by_source(predictions: Predictions, manifest: Manifest) -> dict[
 
 
 def split_metrics(predictions: Predictions) -> SplitMetrics:
-    """Computes the metrics of a set of pictures."""
-    num_pictures = len(predictions.rows)
+    """Computes the metrics of a set of pictures.
+
+    Pictures of one plant are answered much alike, so an interval rests on the effective number of plants.
+    """
+    num_pictures, num_plants = len(predictions.rows), effective_number(predictions.plants_N)
     top1, top5 = predictions.top_k_hits(1), predictions.top_k_hits(5)
-    macro, interval = macro_top1(top1, predictions.taxon_labels_N)
+    macro, interval = macro_top1(top1, predictions.taxon_labels_N, predictions.plants_N)
     return SplitMetrics(
-        top1_output=share(int((predictions.output_rivals_N < 1).sum()), num_pictures),
-        top1_taxon=share(int(top1.sum()), num_pictures),
-        top5_taxon=share(int(top5.sum()), num_pictures),
+        top1_output=share(int((predictions.output_rivals_N < 1).sum()), num_pictures, num_plants),
+        top1_taxon=share(int(top1.sum()), num_pictures, num_plants),
+        top5_taxon=share(int(top5.sum()), num_pictures, num_plants),
         macro_top1_taxon=Share(macro, num_pictures, interval),
         ece=calibration_error(predictions.confidence_N, predictions.hits, predictions.plants_N),
         nll=negative_log_likelihood(predictions.right_N),

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, multinomial
 
+from models.metrics import share
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import write_data
 from training.dataset.manifest import Manifest
@@ -135,10 +136,10 @@ SPREAD = [0.4, 0.35, 0.25]
 CERTAIN_IRIS = [0.8, 0.1, 0.1]
 
 
-def predictions(probabilities, labels):
+def predictions(probabilities, labels, plants=None):
     logits = np.log(np.array(probabilities, dtype=np.float32))
     rows = np.arange(len(labels))
-    return calibrated_predictions(logits, np.array(labels), TAXONOMY, 1.0, rows=rows)
+    return calibrated_predictions(logits, np.array(labels), TAXONOMY, 1.0, rows=rows, plants=plants)
 
 
 def test_outputs_of_one_taxon_are_summed():
@@ -155,6 +156,26 @@ def test_every_share_carries_its_number_and_interval():
         assert 0 <= figure.interval_95[0] <= figure.value <= figure.interval_95[1] <= 1
     assert found.top1_taxon.value == pytest.approx(2 / 3)
     assert found.macro_top1_taxon.value == pytest.approx((1 + 1 / 2) / 2)
+
+
+SHARES = ("top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon")
+
+
+def test_ten_pictures_of_each_plant_prove_no_more_than_one():
+    answers, labels = [CERTAIN_IRIS, SPREAD, SPREAD, CERTAIN_IRIS, SPREAD], [0, 0, 1, 2, 2]
+    once = split_metrics(predictions(answers, labels))
+    again = split_metrics(
+        predictions(np.repeat(answers, 10, axis=0), np.repeat(labels, 10), np.repeat(np.arange(5), 10))
+    )
+    for name in SHARES:
+        first, second = getattr(once, name), getattr(again, name)
+        assert (second.num_pictures, second.value) == (50, pytest.approx(first.value))
+        assert second.interval_95 == pytest.approx(first.interval_95)
+
+
+def test_with_one_picture_of_each_plant_a_share_has_wilsons_interval():
+    found = split_metrics(predictions([SPREAD, CERTAIN_IRIS, SPREAD], [1, 0, 0]))
+    assert (found.top1_taxon, found.top5_taxon) == (share(2, 3), share(3, 3))
 
 
 def test_the_temperature_changes_confidence_and_not_the_most_likely_taxon():
