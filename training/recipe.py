@@ -103,6 +103,9 @@ class NetworkRecipe(Section, frozen=True, kw_only=True):
     norms: Norms = "auto"
     """Which pictures BatchNorm's statistics come from: "leave": the batch of each process; "frozen": none, the initial
     ones are kept; "auto": chosen by batch size, with a note in the log."""
+    frozen_stages: Annotated[WholeNumber, FIXED_AT_RESUME] = 0
+    """Stages of the backbone, the stem first, that keep their initial weights and statistics. Steps are then faster,
+    and few pictures spoil less of what the weights have learned before."""
 
 
 class ScheduleRecipe(Section, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from training.engine.losses import (
     plant_figures,
     plant_loss,
 )
-from training.engine.weights import choose_norms, freeze_norms
+from training.engine.weights import choose_norms, freeze_norms, freeze_stages, keep_frozen_statistics
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.negatives import num_plants, num_unknown
 from training.monitor.monitor import StepClock
@@ -104,6 +104,7 @@ class Engine:
         allow_tf32(device, hardware.tf32)
         self._memory_format = torch.channels_last if hardware.channels_last else torch.contiguous_format
         self.norms = choose_norms(network, recipe)
+        freeze_stages(network, recipe.network)
         self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
         self._trained: PlantNetwork | WithPlantOutput = self.network
         self.plant_output: nn.Linear | None = None
@@ -161,6 +162,7 @@ class Engine:
         self.network.train()
         if self.norms.kind == "frozen":
             freeze_norms(self.network)
+        keep_frozen_statistics(self.network)
 
     def micro_step(self, pixels: Tensor, labels: Tensor, *, step: int, index: int = 0, window: int = 1) -> None:
         """Adds the gradients of a micro-batch; after the last one of its window the optimizer steps.

@@ -14,6 +14,7 @@ import msgspec
 import timm
 from huggingface_hub import constants as hub
 from huggingface_hub import get_session, hf_hub_url
+from timm.models import group_parameters
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -21,7 +22,7 @@ from models.bundle import load_bundle
 from models.errors import CheckpointError, RecipeError
 from models.network import TIMM_MODEL, PlantNetwork, timm_names
 from training.engine.checkpoint import DamagedCheckpoint, load_tensors
-from training.recipe import Recipe
+from training.recipe import NetworkRecipe, Recipe
 
 _HUB_TIMEOUT_S: Final = 5.0
 _HUB_FILE: Final = "model.safetensors"  # the name of timm's weights in each of its repositories
@@ -243,15 +244,50 @@ def choose_norms(network: nn.Module, recipe: Recipe) -> NormChoice:
     return NormChoice("leave", True, explanation)
 
 
+def freeze_stages(network: PlantNetwork, recipe: NetworkRecipe) -> None:
+    """Freezes the weights of the first stages of the backbone, the stem first, as timm counts them.
+
+    Raises:
+        RecipeError: The network has fewer stages, or their weights are random.
+    """
+    count, timm_model = recipe.frozen_stages, network.timm_model
+    if not count:
+        return
+    if recipe.weights == "none":
+        raise RecipeError(
+            "stages with random weights cannot be frozen, since they would never learn anything",
+            value=f"frozen_stages = {count} with weights = none",
+            remedy="use --weights imagenet or a file, or freeze none",
+        )
+    stages = group_parameters(timm_model, timm_model.group_matcher(coarse=True))  # type: ignore[operator]
+    most = len(stages) - 1  # the last one is the classifier
+    if count > most:
+        raise RecipeError(
+            "the network has fewer stages than shall be frozen",
+            value=f"frozen_stages = {count}",
+            limit=f"at most {most} in {network.architecture}",
+            remedy="freeze fewer",
+        )
+    for name in (name for stage in sorted(stages)[:count] for name in stages[stage]):
+        timm_model.get_parameter(name).requires_grad_(False)
+
+
+def keep_frozen_statistics(network: nn.Module) -> None:
+    """Keeps the statistics of each BatchNorm whose weights are frozen; call it after each `network.train()`."""
+    for norm in batch_norms(network):
+        if not any(parameter.requires_grad for parameter in norm.parameters(recurse=False)):
+            norm.training = False  # not norm.eval(), which would switch off dropout inside timm's norms
+
+
 def freeze_norms(network: nn.Module) -> None:
     """Freezes the statistics, scales and shifts of every BatchNorm; call it after each `network.train()`.
 
     `timm.layers.freeze_batch_norm_2d` replaces the modules, which changes their names in checkpoints.
     """
     for norm in batch_norms(network):
-        norm.training = False  # not norm.eval(), which would switch off dropout inside timm's norms
         for parameter in norm.parameters(recurse=False):
             parameter.requires_grad_(False)
+    keep_frozen_statistics(network)
 
 
 def batch_norms(network: nn.Module) -> list[_BatchNorm]:
