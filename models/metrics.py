@@ -4,7 +4,7 @@ Letters in names: N pictures, C classes (outputs or taxa).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -161,21 +161,26 @@ def calibration_error(confidence_N: Doubles, hits_N: Flags, plants_N: Integers, 
         plants_N: Plant of each picture; the pictures of a plant are drawn together.
         seed: Seed of the draws.
     """
-    bins, gap_N = _bin_of(confidence_N), confidence_N - hits_N
-    value = _mean_gap(bins, gap_N, np.ones(len(bins)))
+    value = mean_gap(confidence_N, hits_N, np.ones(len(hits_N)))
+    drawn = np.array([mean_gap(confidence_N, hits_N, times_N) for times_N in draw_plants(plants_N, seed)])
+    low, high = np.quantile(drawn, [0.025, 0.975]) - max(float(drawn.mean()) - value, 0.0)
+    return Share(value, len(hits_N), (float(max(min(low, value), 0.0)), float(min(max(high, value), 1.0))))
+
+
+def draw_plants(plants_N: Integers, seed: int = 0) -> Iterator[Doubles]:
+    """Yields how often each picture is in a draw of plants with replacement, for 1,000 draws (bootstrap)."""
     _, plant_N = np.unique(plants_N, return_inverse=True)  # numbers without gaps
     random, num_plants = np.random.default_rng(seed), int(plant_N.max()) + 1
-    drawn = np.empty(_NUM_DRAWS)
-    for draw in range(_NUM_DRAWS):
+    for _ in range(_NUM_DRAWS):
         times = np.bincount(random.integers(num_plants, size=num_plants), minlength=num_plants).astype(np.float64)
-        drawn[draw] = _mean_gap(bins, gap_N, times[plant_N])
-    low, high = np.quantile(drawn, [0.025, 0.975]) - max(float(drawn.mean()) - value, 0.0)
-    return Share(value, len(bins), (float(max(min(low, value), 0.0)), float(min(max(high, value), 1.0))))
+        yield times[plant_N]
+
+
+def mean_gap(confidence_N: Doubles, hits_N: Flags, weight_N: Doubles) -> float:
+    """Returns the expected calibration error of weighted pictures, see `calibration_error`."""
+    gaps = np.bincount(_bin_of(confidence_N), (confidence_N - hits_N) * weight_N, NUM_BINS)
+    return float(np.abs(gaps).sum() / weight_N.sum())
 
 
 def _bin_of(confidence_N: Doubles) -> Integers:
     return np.minimum((confidence_N * NUM_BINS).astype(np.int64), NUM_BINS - 1)
-
-
-def _mean_gap(bins: Integers, gap_N: Doubles, weight_N: Doubles) -> float:
-    return float(np.abs(np.bincount(bins, gap_N * weight_N, NUM_BINS)).sum() / weight_N.sum())

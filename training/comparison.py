@@ -1,11 +1,12 @@
-"""Two bundles on one frozen set of pictures -> what is lost in accuracy, and why the new one may not be promoted.
+"""Two bundles on one frozen set of pictures -> what is lost, and why the new one may not be promoted.
 
-The frozen set holds the pictures of a split whose taxa both bundles know. Every picture runs alone, as in the service.
+The frozen set holds the pictures of a split whose taxa both bundles know, and strangers: pictures of species that
+neither knows. Every picture runs alone, as in the service.
 
 Letters in names: N pictures, P plants.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -15,32 +16,39 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from models.arrays import Doubles
 from models.bundle import Bundle
 from models.bundle_record import BundleRecord, Precision
 from models.errors import DataError
-from models.metrics import Whole, effective_number, top_k_hits
-from models.ranking import Floats, output_probabilities, taxon_probabilities
+from models.metrics import Whole, draw_plants, effective_number, mean_gap
+from models.ranking import RANKS, Floats
 from models.taxonomy import Taxonomy
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
+from training.evaluation.answers import score_pictures, verdicts_of
 from training.evaluation.pictures import Pictures, run_side_by_side
-from training.evaluation.predictions import Flags, plants_of
+from training.evaluation.predictions import Columns, Flags, Outputs, Plants, plants_of
 from training.evaluation.split_metrics import tango_interval
 
 MOST_LOSS: Final = 0.005
 """A loss of half a point of top-1 is not accepted, and has to be ruled out with 97.5 % confidence."""
+STRANGER: Final = ""
+"""Taxon id of a species that neither bundle knows."""
+MARGINS: Final = {"names_right": 0.01, "named": 0.02, "strangers_named": 0.02, "ece": 0.02}
+"""Loss of each figure of the answers that is accepted as long as it is not proved. That it be ruled out, as that of
+top-1 is, would refuse better bundles on sets of 30 plants."""
 _USED: Final[tuple[Split, ...]] = ("train", "validation", "calibration")
 """The splits that decide what a bundle answers: its weights, the choice of its checkpoint, its tables."""
 
 
 class PairedShare(msgspec.Struct, frozen=True):
-    """A share of hits of the old and the new bundle on the same pictures."""
+    """A share, or a calibration error, of the old and the new bundle on the same pictures."""
 
     old: float
-    """Share of the old bundle, in [0, 1]."""
+    """That of the old bundle, in [0, 1]."""
     new: float
     loss: float
-    """Old minus new: above 0 if the new bundle is worse."""
+    """The difference, above 0 if the new bundle is worse."""
     loss_interval_95: tuple[float, float]
     num_pictures: int
     num_plants: int
@@ -50,6 +58,30 @@ class PairedShare(msgspec.Struct, frozen=True):
     def reaches_limit(self) -> bool:
         """Whether the upper end of the interval of the loss is 0.5 points or more."""
         return self.loss_interval_95[1] >= MOST_LOSS
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the whole interval of the loss is above 0, to a hundredth of a point."""
+        return round(self.loss_interval_95[0], 4) > 0
+
+
+class AnswerShares(msgspec.Struct, frozen=True):
+    """What users get from the old and the new bundle, one picture at a time."""
+
+    names_right: PairedShare | None
+    """How many verdicts with a name, of any rank, are right; None if a bundle names nothing."""
+    named: PairedShare
+    """How many verdicts have a name."""
+    strangers_named: PairedShare | None
+    """How many strangers are named as a species; None without strangers."""
+    ece: PairedShare
+    """Expected calibration error of the most likely taxon's probability."""
+
+    def exceeding(self, *, only_proved: bool = False) -> dict[str, PairedShare]:
+        """Returns the figures whose loss is proved or above its margin, or only those for which both hold."""
+        both = all if only_proved else any
+        found = {name: share for name, share in msgspec.structs.asdict(self).items() if share is not None}
+        return {name: share for name, share in found.items() if both((share.is_proved, share.loss > MARGINS[name]))}
 
 
 class HeldOut(msgspec.Struct, frozen=True):
@@ -67,8 +99,8 @@ class HeldOut(msgspec.Struct, frozen=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two bundles on one set of pictures: the content of the JSON file of a comparison."""
 
-    format: int = 2
-    """Version of the file."""
+    format: int = 3
+    """Version of the file. Version 2 has the losses in top-1 alone, and no `num_earlier`."""
     created: str
     """UTC, ISO 8601."""
     old: str
@@ -82,13 +114,16 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     old_held_out: HeldOut
     new_held_out: HeldOut
     num_taxa: int
-    """Taxa that the pictures show."""
+    """Taxa that the pictures show, without strangers."""
     num_left_out: int
-    """Pictures of taxa that at least one bundle does not know."""
+    """Pictures that are neither of a taxon that both bundles know nor of a species that neither knows."""
     micro_top1: PairedShare
     """How often the most likely taxon is the right one, over the pictures."""
     macro_top1: PairedShare
     """Mean of the taxa's shares."""
+    answers: AnswerShares
+    num_earlier: int | None
+    """Comparisons on this split that the registry has from before; None if there is no registry."""
     added_taxa: tuple[str, ...]
     """Names of the taxa that only the new bundle knows, by taxon id."""
     removed_taxa: tuple[str, ...]
@@ -96,7 +131,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[str, ...]
     """Why the new bundle is not promoted, as sentences; empty if nothing speaks against it."""
     may_be_accepted: bool
-    """Whether a person may promote it all the same: no loss is proved, and neither bundle saw the pictures."""
+    """Whether a person may promote it all the same: no loss of top-1 is proved, no other loss is proved and larger than
+    its margin, and neither bundle saw the pictures."""
 
 
 def compare(
@@ -108,10 +144,12 @@ def compare(
     trained_on: Sequence[Manifest] = (),
     precision: Precision = "fp32",
     workers: int = 0,
+    num_earlier: int | None = None,
 ) -> Comparison:
     """Compares two bundles on a split, and decides whether the new one may take the place of the old one.
 
-    `trained_on` is further data that the bundles were trained on.
+    `trained_on` is further data that the bundles were trained on, and `num_earlier` the number of comparisons on this
+    split before this one.
 
     Raises:
         BundleError: A bundle has no network of the precision.
@@ -119,15 +157,16 @@ def compare(
     """
     rows_N, ids_N = frozen_set(manifest, split, old.taxonomy, new.taxonomy)
     name = f"{manifest.folder.name}, {split} split"
-    old_hits_N, new_hits_N = (
-        _hits(bundle, precision, Pictures(manifest, rows_N, bundle.record.input, name, workers), ids_N)
+    old_N, new_N = (
+        _answers(bundle, precision, Pictures(manifest, rows_N, bundle.record.input, name, workers), ids_N)
         for bundle in (old, new)
     )
-    plants_N = plants_of(manifest, rows_N)
-    micro = micro_share(old_hits_N, new_hits_N, plants_N)
-    macro = macro_share(old_hits_N, new_hits_N, plants_N, np.unique(ids_N, return_inverse=True)[1])
+    plants_N, known_N = plants_of(manifest, rows_N), ids_N != STRANGER
+    hits = (old_N.top1_N[known_N], new_N.top1_N[known_N], plants_N[known_N])
+    micro, macro = micro_share(*hits), macro_share(*hits, np.unique(ids_N[known_N], return_inverse=True)[1])
+    answers = answer_shares(old_N, new_N, plants_N, known_N)
     before, after = (held_out(bundle.record, manifest, rows_N, trained_on) for bundle in (old, new))
-    has_proved_loss = any(share.loss_interval_95[0] > 0 for share in (micro, macro))
+    has_proved_loss = micro.is_proved or macro.is_proved or answers.exceeding(only_proved=True)
     return Comparison(
         created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         old=f"{old.record.name} {old.record.version}",
@@ -137,35 +176,41 @@ def compare(
         manifest_sha256=manifest.sha256,
         old_held_out=before,
         new_held_out=after,
-        num_taxa=len(np.unique(ids_N)),
+        num_taxa=len(np.unique(ids_N[known_N])),
         num_left_out=len(manifest.rows_of(split)) - len(rows_N),
         micro_top1=micro,
         macro_top1=macro,
+        answers=answers,
+        num_earlier=num_earlier,
         added_taxa=_only_in(new.taxonomy, old.taxonomy),
         removed_taxa=_only_in(old.taxonomy, new.taxonomy),
-        refusals=_refusals(before, after, micro, macro),
+        refusals=_refusals(before, after, micro, macro, answers),
         may_be_accepted=not has_proved_loss and "seen" not in {before.state, after.state},
     )
 
 
 def frozen_set(manifest: Manifest, split: Split, old: Taxonomy, new: Taxonomy) -> tuple[Whole, npt.NDArray[np.str_]]:
-    """Returns the rows of the pictures whose taxa both bundles know, and the taxon id of each.
+    """Returns the rows of the pictures, and the taxon id of each, which is `STRANGER` for species that neither knows.
+
+    A picture that shows no more than a genus is not a stranger: a species of that genus may be its right name.
 
     Raises:
         DataError: The split is empty, or the bundles and the data share no taxon.
     """
     rows, taxonomy = manifest.rows_of(split), manifest.taxonomy
     ids = np.array([taxonomy.outputs[label].taxon_id for label in manifest.labels[rows]])
-    shared = old.by_id.keys() & new.by_id.keys()
-    known_N = np.isin(ids, list(shared))
+    old_ids, new_ids = ({output.taxon_id for output in each.outputs} for each in (old, new))
+    species = {taxon.taxon_id for taxon in taxonomy.taxa if taxon.rank == "species"}
+    known_N, strange_N = (np.isin(ids, list(some)) for some in (old_ids & new_ids, species - old_ids - new_ids))
     if not known_N.any():
         raise DataError(
             "no picture shows a taxon that both bundles know",
             value=f"{len(rows)} {split} pictures of {manifest.folder}",
-            limit=f"pictures of the {len(shared)} taxa that both know",
+            limit=f"pictures of the {len(old_ids & new_ids)} taxa that both know",
             remedy="give other data",
         )
-    return rows[known_N], ids[known_N]
+    chosen_N = known_N | strange_N
+    return rows[chosen_N], np.where(strange_N, STRANGER, ids)[chosen_N]
 
 
 def held_out(record: BundleRecord, manifest: Manifest, rows_N: Whole, trained_on: Sequence[Manifest]) -> HeldOut:
@@ -204,17 +249,72 @@ def macro_share(old_hits_N: Flags, new_hits_N: Flags, plants_N: Whole, taxa_N: W
     return _weighted_share(old_hits_N, new_hits_N, plants_N, 1 / (len(counts) * counts[index_N]))
 
 
-def _hits(bundle: Bundle, precision: Precision, pictures: Pictures, ids_N: npt.NDArray[np.str_]) -> Flags:
-    """Returns whether the most likely taxon of each picture is the right one; ties and NaN count as misses."""
-    session, temperature = bundle.open_session(precision, num_threads=1), bundle.network(precision).temperature
-    position = {taxon.taxon_id: index for index, taxon in enumerate(bundle.taxonomy.taxa)}
-    right_N = np.array([position[taxon_id] for taxon_id in ids_N])
-    hits: list[Flags] = []
+class Answers(Columns, frozen=True):
+    """What a bundle answers about each picture alone."""
+
+    top1_N: Flags
+    """Whether the most likely taxon is the right one; ties and NaN count as misses."""
+    confidence_N: Doubles
+    """Probability of the most likely taxon."""
+    named_N: Flags
+    """Whether the verdict has a name, of any rank."""
+    species_N: Flags
+    """Whether the verdict names a species."""
+    right_N: Flags
+    """Whether the verdict names the right taxon, its genus or its family."""
+
+
+def answer_shares(old: Answers, new: Answers, plants_N: Plants, known_N: Flags) -> AnswerShares:
+    """Compares what users get; `known_N` says whether a picture is not of a stranger."""
+    strangers_named = names_right = None
+    if not known_N.all():
+        strangers = (old.subset(~known_N), new.subset(~known_N), plants_N[~known_N])
+        strangers_named = _drawn_share(lambda each, times_N: _mean(each.species_N, times_N), *strangers, -1)
+    known = (old.subset(known_N), new.subset(known_N), plants_N[known_N])
+    if all(each.named_N.any() for each in known[:2]):
+        names_right = _drawn_share(lambda each, times_N: _mean(each.right_N, times_N * each.named_N), *known)
+    return AnswerShares(
+        names_right=names_right,
+        named=_drawn_share(lambda each, times_N: _mean(each.named_N, times_N), *known),
+        strangers_named=strangers_named,
+        ece=_drawn_share(lambda each, times_N: mean_gap(each.confidence_N, each.top1_N, times_N), *known, -1),
+    )
+
+
+def _drawn_share(
+    figure: Callable[[Answers, Doubles], float], old: Answers, new: Answers, plants_N: Plants, sign: int = 1
+) -> PairedShare:
+    """Compares a figure, which is computed from the answers and how often each picture counts.
+
+    The interval is that of 1,000 draws of plants, the same for both bundles. A `sign` of -1 says that less is better.
+    """
+    before, after = (figure(each, np.ones(len(plants_N))) for each in (old, new))
+    drawn = [sign * (figure(old, times_N) - figure(new, times_N)) for times_N in draw_plants(plants_N)]
+    loss, (low, high) = sign * (before - after), np.nanquantile(drawn, [0.025, 0.975])
+    interval = (min(float(low), loss), max(float(high), loss))
+    return PairedShare(before, after, loss, interval, len(plants_N), len(np.unique(plants_N)))
+
+
+def _mean(flags_N: Flags, weight_N: Doubles) -> float:
+    """Returns the weighted share; NaN in a draw in which nothing has a weight."""
+    total = float(weight_N.sum())
+    return float(weight_N[flags_N].sum()) / total if total else np.nan
+
+
+def _answers(bundle: Bundle, precision: Precision, pictures: Pictures, ids_N: npt.NDArray[np.str_]) -> Answers:
+    """Runs a bundle on pictures, each alone; the right taxon of each has this id."""
+    session, model = bundle.open_session(precision, num_threads=1), bundle.answer_model(precision)
+    output_of = {output.taxon_id: index for index, output in enumerate(bundle.taxonomy.outputs)}
+    labels_N = np.array([output_of.get(taxon_id, 0) for taxon_id in ids_N])  # any output for a stranger
+    found = []
     for output in run_side_by_side(session, pictures.pixels()):
-        taxa_BT = taxon_probabilities(output_probabilities(output.logits, temperature), bundle.taxonomy)
-        hits.append(top_k_hits(taxa_BT, right_N[: len(taxa_BT)], 1))
-        right_N = right_N[len(taxa_BT) :]
-    return np.concatenate(hits)
+        scores = score_pictures(Outputs(*output), labels_N[: len(output.logits)], model)
+        top1_N, confidence_N = scores.found.top_k_hits(1), scores.found.confidence_N
+        verdicts = verdicts_of(scores, model)
+        named_N, species_N = np.isin(verdicts.rank_N, RANKS), verdicts.rank_N == "species"
+        found.append((top1_N, confidence_N, named_N, species_N, verdicts.right_N))
+        labels_N = labels_N[len(output.logits) :]
+    return Answers(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 def _weighted_share(old_hits_N: Flags, new_hits_N: Flags, plants_N: Whole, weights_N: Floats) -> PairedShare:
@@ -245,19 +345,24 @@ def _weighted_share(old_hits_N: Flags, new_hits_N: Flags, plants_N: Whole, weigh
     )
 
 
-def _refusals(old: HeldOut, new: HeldOut, micro: PairedShare, macro: PairedShare) -> tuple[str, ...]:
+def _refusals(
+    old: HeldOut, new: HeldOut, micro: PairedShare, macro: PairedShare, answers: AnswerShares
+) -> tuple[str, ...]:
     reasons = []
     for which, known in (("old", old), ("new", new)):
         if known.state in {"unknown", "seen"}:
             remedy = " Give the data that it was trained on with --trained-on." if known.state == "unknown" else ""
             reasons.append(f"The {which} bundle may not be judged on these pictures: {known.explanation}{remedy}")
-    for kind, share in (("micro", micro), ("macro", macro)):
-        if share.reaches_limit:
-            low, high = (100 * end for end in share.loss_interval_95)
-            reasons.append(
-                f"The loss in {kind} top-1 is {100 * share.loss:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}, "
-                f"{share.num_plants:,} plants), and the interval must end below {100 * MOST_LOSS:+.2f} points."
-            )
+    top1 = {name: share for name, share in (("micro top-1", micro), ("macro top-1", macro)) if share.reaches_limit}
+    for name, share in (top1 | answers.exceeding()).items():
+        loss, low, high = (f"{100 * value:+.2f}" for value in (share.loss, *share.loss_interval_95))
+        limit = f"the interval must end below {100 * MOST_LOSS:+.2f} points"
+        if name in MARGINS:
+            limit = f"it may be neither proved (an interval above 0) nor above {100 * MARGINS[name]:+.2f} points"
+        reasons.append(
+            f"The loss in {name} is {loss} points (95 % interval {low} to {high}, {share.num_plants:,} plants), and "
+            f"{limit}."
+        )
     return tuple(reasons)
 
 

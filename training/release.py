@@ -81,7 +81,8 @@ class Promote(Measuring, frozen=True, kw_only=True):
     """Makes a bundle the current one of a registry, unless it is worse or cannot be judged.
 
     It is compared with the current bundle on the taxa that both know, and refused if the 95 % interval of the loss in
-    micro or macro top-1 reaches 0.5 points, or if either bundle was trained on the pictures or this is unknown.
+    micro or macro top-1 reaches 0.5 points, if right names, named plants, strangers or the calibration error lose more
+    than a margin or are proved to lose, or if either bundle was trained on the pictures or this is unknown.
     """
 
     bundle: tyro.conf.Positional[Path]
@@ -92,7 +93,8 @@ class Promote(Measuring, frozen=True, kw_only=True):
     """Folder written by training/prepare.py, with pictures that neither bundle was trained on."""
     accept_uncertain: str = ""
     """Why you promote the bundle although too few pictures exclude a loss, or it is not known what a bundle was trained
-    on; the history keeps it. A loss that is proved (its interval lies above 0) stays refused."""
+    on; the history keeps it. A loss of top-1 that is proved (its interval lies above 0) stays refused, and another one
+    that is proved and above its margin."""
 
 
 class Rollback(Section, frozen=True, kw_only=True):
@@ -125,7 +127,7 @@ def run(command: Command) -> None:
             for reason in found.refusals:
                 print(f"A promotion would be refused. {reason}")
             if found.refusals and found.may_be_accepted:
-                print("Nothing against it is proved: a person may promote it with --accept-uncertain.")
+                print("No large loss is proved: a person may promote it with --accept-uncertain.")
             if command.out is not None:
                 write_json(command.out, found)
                 print(f"Written: {command.out}")
@@ -159,7 +161,7 @@ def promote(command: Promote) -> None:
             remedy="give prepared data that neither was trained on, with --data DATA",
         )
     else:
-        found = _compare(load_bundle(registry.folder / before), new, command, command.data)
+        found = _compare(load_bundle(registry.folder / before), new, command, command.data, registry)
         report = f"reports/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{entry_name(new)}.json"
         write_json(registry.folder / report, found)
         accepted = command.accept_uncertain.strip() if found.refusals and found.may_be_accepted else ""
@@ -197,24 +199,34 @@ def list_registry(registry: "Registry") -> None:
         print(f"{change.time} {change.action}: {change.before or 'none'} -> {change.after}{accepted}{interrupted}")
 
 
-def _compare(old: Bundle, new: Bundle, command: Measuring, data: Path) -> "Comparison":
+def _compare(
+    old: Bundle, new: Bundle, command: Measuring, data: Path, registry: "Registry | None" = None
+) -> "Comparison":
     """Compares two bundles and prints the figures."""
     from training.comparison import compare  # loads torch, for which --help does not wait
     from training.dataset.manifest import Manifest
 
+    manifest = Manifest(data, command.shards)
     found = compare(
         old,
         new,
-        Manifest(data, command.shards),
+        manifest,
         command.split,
         trained_on=[Manifest(folder) for folder in command.trained_on],
         precision=command.precision,
         workers=command.workers,
+        num_earlier=registry.count_comparisons(manifest.sha256, command.split) if registry else None,
     )
     pictures = f"{found.micro_top1.num_pictures:,} pictures of {found.num_taxa:,} taxa that both bundles know"
     print(f"Compared on {pictures} ({found.data}).")
+    if found.num_earlier:
+        print(f"Comparison {found.num_earlier + 1} on this split: the more, the likelier that a loss passes by chance.")
     table = Table("", "old", "new", "loss, points", "95 % interval", "plants")
-    for name, share in (("micro top-1", found.micro_top1), ("macro top-1", found.macro_top1)):
+    top1 = {"micro top-1": found.micro_top1, "macro top-1": found.macro_top1}
+    for name, share in (top1 | msgspec.structs.asdict(found.answers)).items():
+        if share is None:
+            table.add_row(name, "not judged")
+            continue
         loss, low, high = (f"{100 * value:+.2f}" for value in (share.loss, *share.loss_interval_95))
         table.add_row(name, f"{share.old:.1%}", f"{share.new:.1%}", loss, f"{low} to {high}", f"{share.num_plants:,}")
     Console().print(table)
@@ -243,6 +255,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from"
     """Report of the comparison, relative to the registry; empty if there was none."""
     accepted: str = ""
     """Why a person promoted a bundle that the comparison refused; empty if it did not."""
+
+
+class _Report(msgspec.Struct, frozen=True):
+    """What tells the set of a `Comparison`."""
+
+    manifest_sha256: str
+    data: str
 
 
 class Registry:
@@ -284,6 +303,17 @@ class Registry:
             return msgspec.json.Decoder(Change).decode_lines(path.read_bytes()) if path.exists() else []
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DataError(f"{path} cannot be read", value=error, remedy="restore it from a copy") from error
+
+    def count_comparisons(self, manifest_sha256: str, split: Split) -> int:
+        """Counts the reports on a split of a manifest, of any format; one that cannot be read is a DataError."""
+        count = 0
+        for path in self.folder.glob("reports/*.json"):
+            try:
+                report = msgspec.json.decode(path.read_bytes(), type=_Report)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise DataError(f"{path} cannot be read", value=error, remedy="restore it from a copy") from error
+            count += report.manifest_sha256 == manifest_sha256 and report.data.endswith(f", {split} split")
+        return count
 
     def promote(self, bundle: Bundle, *, expected: str | None, report: str = "", accepted: str = "") -> str:
         """Copies another bundle into the registry, verifies the copy, lets the pointer name it, returns its entry.

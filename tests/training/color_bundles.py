@@ -43,7 +43,7 @@ def seal_color_bundle(folder, data, *, version, weights=None, taxonomy=None, tra
         architecture=Architecture("tiny", num_outputs=len(taxonomy.outputs), num_features=3, num_parameters=9),
         input=InputSpec(height=side_px, width=side_px, train_px=side_px),
         label_hash=taxonomy.label_hash,
-        networks={"fp32": NetworkFile("model.fp32.onnx", temperature=1.0, **entry)},
+        networks={"fp32": NetworkFile("model.fp32.onnx", **{"temperature": 1.0, **entry})},
         metrics=(),
         recipe={},
         sources=(DataSource("drawn", 10, {"CC0": 10}),),

@@ -7,10 +7,24 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from models.errors import DataError
+from models.ranking import Thresholds
 from models.session import OnnxSession
-from tests.models.tiny import bundle_record, species, taxonomy_of
+from tests.models.tiny import bundle_record, genus_only, species, taxonomy_of
 from tests.training.color_bundles import good_weights, prepare_flowers, seal_color_bundle
-from training.comparison import MOST_LOSS, PairedShare, compare, frozen_set, held_out, macro_share, micro_share
+from tests.training.small import write_data
+from training.comparison import (
+    MOST_LOSS,
+    STRANGER,
+    Answers,
+    AnswerShares,
+    PairedShare,
+    answer_shares,
+    compare,
+    frozen_set,
+    held_out,
+    macro_share,
+    micro_share,
+)
 from training.dataset.manifest import Manifest
 from training.evaluation.split_metrics import paired_loss
 from training.prepare import Folder, prepare
@@ -71,18 +85,128 @@ def test_better_bundle_may_be_promoted(bad, good, manifest):
     assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
 
 
+def losses(found):
+    """The figures whose loss refuses a bundle."""
+    return [reason.split("The loss in ")[1].split(" is ")[0] for reason in found.refusals]
+
+
 def test_worse_bundle_is_refused_with_both_losses(bad, good, manifest):
     found = compare(good, bad, manifest)
-    assert len(found.refusals) == 2
-    assert "micro" in found.refusals[0]
-    assert "macro" in found.refusals[1]
+    assert losses(found) == ["micro top-1", "macro top-1", "names_right", "ece"]
     assert not found.may_be_accepted
 
 
 def test_equal_bundle_is_refused_if_the_pictures_are_too_few(good, manifest):
     found = compare(good, good, manifest)
     assert found.micro_top1.loss == 0
-    assert len(found.refusals) == 2
+    assert losses(found) == ["micro top-1", "macro top-1"]
+    assert found.may_be_accepted
+
+
+@pytest.fixture(scope="module")
+def seal_unsure(flowers, manifest, tmp_path_factory):
+    """Seals a network that is unsure where it is wrong, with other thresholds, temperature or taxa."""
+    good, folder = good_weights(manifest), tmp_path_factory.mktemp("unsure")
+    noise = np.random.default_rng(3).normal(size=good.shape) * np.abs(good).mean()
+    weights = (good + 1.2 * noise) / 2
+
+    def seal(version, threshold, taxonomy=manifest.taxonomy, **entry):
+        kept = [manifest.taxonomy.output_keys.index(key) for key in taxonomy.output_keys]
+        entry["thresholds"] = Thresholds(threshold, threshold, threshold)
+        more = {"version": version, "weights": weights[:, kept], "taxonomy": taxonomy}
+        return seal_color_bundle(folder / version, flowers, **more, **entry)
+
+    return seal
+
+
+def test_bundle_with_lower_thresholds_is_refused_as_its_names_are_wrong(seal_unsure, manifest):
+    strict, loose = seal_unsure("1", 0.9), seal_unsure("2", 0.5)
+    found = compare(strict, loose, manifest)
+    assert found.micro_top1.loss == 0
+    assert losses(found) == ["micro top-1", "macro top-1", "names_right"]
+    shares = found.answers
+    assert (shares.names_right.old, shares.named.new) == (1, 1)
+    assert shares.names_right.new == pytest.approx(found.micro_top1.new)
+    assert not found.may_be_accepted
+    assert losses(compare(loose, strict, manifest)) == ["micro top-1", "macro top-1", "named"]
+
+
+def test_bundle_with_a_spoiled_temperature_is_refused(seal_unsure, manifest):
+    fitted, spoiled = seal_unsure("3", 0.01), seal_unsure("4", 0.01, temperature=20.0)
+    found = compare(fitted, spoiled, manifest)
+    assert found.answers.ece.loss > 0.1
+    assert losses(found) == ["micro top-1", "macro top-1", "ece"]
+
+
+def test_bundle_that_names_strangers_is_refused(seal_unsure, manifest):
+    taxonomy = manifest.taxonomy
+    fewer = msgspec.structs.replace(taxonomy, taxa=taxonomy.taxa[:2], outputs=())
+    outputs = tuple(each for each in taxonomy.outputs if each.taxon_id in fewer.by_id)
+    fewer = msgspec.structs.replace(fewer, outputs=outputs)
+    silent, loose = seal_unsure("5", 0.999, fewer), seal_unsure("6", 0.01, fewer)
+    found = compare(silent, loose, manifest)
+    assert (found.num_left_out, found.num_taxa, found.answers.strangers_named.num_pictures) == (0, 2, 10)
+    assert found.micro_top1.num_pictures == len(manifest.rows_of("test")) - 10
+    assert (found.answers.strangers_named.old, found.answers.strangers_named.new) == (0, 1)
+    assert "strangers_named" in losses(found)
+    assert "strangers_named" not in losses(compare(loose, silent, manifest))
+
+
+def test_species_that_neither_knows_is_a_stranger_and_a_genus_is_not(tmp_path):
+    taxonomy = taxonomy_of(*(names := (species("Carex alba"), species("Carex nigra"), genus_only("Rosa"))))
+    keys = taxonomy.output_keys
+    pictures = [(f"{key}.jpg".replace(":", "-"), key, "test") for key in keys]
+    manifest = Manifest(write_data(tmp_path / "data", tmp_path, pictures, taxonomy))
+    _, ids = frozen_set(manifest, "test", *[taxonomy_of(names[0])] * 2)
+    assert sorted(ids) == [STRANGER, names[0].taxon_id]
+
+
+@pytest.mark.parametrize(
+    ("loss", "low", "refused", "accepted"),
+    [
+        (0.0, 0.0, False, True),
+        (0.019, -0.001, False, True),
+        (0.021, -0.001, True, True),
+        (0.005, 0.001, True, True),
+        (0.005, 0.00001, False, True),
+        (0.021, 0.001, True, False),
+    ],
+)
+def test_loss_of_an_answer_is_refused_if_it_is_proved_or_above_its_margin(loss, low, refused, accepted):
+    share = PairedShare(0.9, 0.9 - loss, loss, (low, 0.1), num_pictures=90, num_plants=90)
+    shares = AnswerShares(names_right=None, named=share, strangers_named=None, ece=PairedShare(0, 0, 0, (0, 0), 9, 9))
+    assert list(shares.exceeding()) == (["named"] if refused else [])
+    assert (not shares.exceeding(only_proved=True)) == accepted
+
+
+def answers(num_pictures, seed=0):
+    random = np.random.default_rng(seed)
+    flags = [random.random(num_pictures) < 0.7 for _ in range(4)]
+    return Answers(flags[0], random.random(num_pictures), *flags[1:])
+
+
+def test_pictures_of_the_same_plants_prove_no_loss_of_answers_either():
+    old, new, known, each = answers(40), answers(40, seed=1), np.arange(40) < 30, np.repeat(np.arange(40), 5)
+    once = answer_shares(old, new, np.arange(40), known)
+    again = answer_shares(old.subset(each), new.subset(each), each, known[each])
+    for name in AnswerShares.__struct_fields__:
+        first, second = getattr(once, name), getattr(again, name)
+        assert second.loss == pytest.approx(first.loss)
+        assert second.loss_interval_95 == pytest.approx(first.loss_interval_95)
+        assert (second.num_plants, second.num_pictures) == (first.num_plants, 5 * first.num_pictures)
+        assert first.loss_interval_95[0] <= first.loss <= first.loss_interval_95[1]
+
+
+def test_equal_bundle_passes_on_many_plants():
+    same, plants, known = answers(900), np.arange(900), np.arange(900) < 800
+    assert answer_shares(same, same, plants, known).exceeding() == {}
+    assert not micro_share(same.top1_N[known], same.top1_N[known], plants[known]).reaches_limit
+
+
+def test_bundle_without_names_is_not_judged_by_them():
+    silent = msgspec.structs.replace(answers(40), named_N=np.zeros(40, bool))
+    found = answer_shares(silent, answers(40), np.arange(40), np.full(40, True))
+    assert (found.names_right, found.strangers_named, found.named.old) == (None, None, 0)
 
 
 def test_bundle_that_was_trained_on_the_pictures_is_refused(bad, good, manifest):

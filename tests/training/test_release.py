@@ -76,7 +76,7 @@ def test_compare_says_what_a_promotion_would_say(bundles, flowers, tmp_path, cap
     assert "micro top-1" in printed
     assert "would be refused" not in printed
     release("compare", *bundles[1::-1], "--data", flowers, "--workers", 0)
-    assert capsys.readouterr().out.count("A promotion would be refused.") == 2
+    assert capsys.readouterr().out.count("A promotion would be refused.") == 4
 
 
 def test_registry_from_first_promotion_to_rollback(bundles, flowers, tmp_path, capsys):
@@ -111,6 +111,27 @@ def test_person_decides_where_a_loss_is_neither_proved_nor_excluded(current, bun
     release("promote", bundles[2], *options, "--accept-uncertain", "daisies matter")
     assert served_version(current) == "3"
     assert [change.accepted for change in current.history()] == ["", "", "daisies matter"]
+
+
+def test_comparison_tells_how_many_came_before_on_its_set(current, bundles, flowers, capsys):
+    options = [current.folder, "--data", flowers, "--workers", 0]
+    release("promote", bundles[1], *options)
+    (first,) = current.folder.glob("reports/*.json")
+    facts = json.loads(first.read_text())
+    assert (facts["num_earlier"], facts["format"]) == (0, 3)
+    assert "Comparison " not in capsys.readouterr().out
+    old = {name: facts[name] for name in ("manifest_sha256", "data", "micro_top1", "refusals")} | {"format": 2}
+    others = [{"data": "data, validation split"}, {"manifest_sha256": "0" * 64}, {"data": "moved, test split"}]
+    for number, change in enumerate([{}, *others]):
+        (first.parent / f"{number}.json").write_text(json.dumps(old | change))
+    with pytest.raises(BundleError):
+        release("promote", bundles[2], *options)
+    (second,) = first.parent.glob("*colors-3*.json")
+    assert json.loads(second.read_text())["num_earlier"] == 3
+    assert "Comparison 4 on this split" in capsys.readouterr().out
+    (first.parent / "0.json").write_text("{")
+    with pytest.raises(DataError, match="cannot be read"):
+        release("promote", bundles[2], *options)
 
 
 def test_proved_loss_stays_refused_whatever_the_person_says(current, bundles, flowers):
