@@ -36,7 +36,7 @@ STRANGER: Final = ""
 """Taxon id of a species that neither bundle knows."""
 MARGINS: Final = {"names_right": 0.01, "named": 0.02, "strangers_named": 0.02, "ece": 0.02}
 """Loss of each figure of the answers that is accepted as long as it is not proved. That it be ruled out, as that of
-top-1 is, would refuse better bundles on sets of 30 plants."""
+top-1 is, would refuse better bundles on few plants."""
 _USED: Final[tuple[Split, ...]] = ("train", "validation", "calibration")
 """The splits that decide what a bundle answers: its weights, the choice of its checkpoint, its tables."""
 
