@@ -132,7 +132,7 @@ def measure(pictures: Pictures) -> Iterator[Row]:
             calibration=pictures.calibration,
             training_features=training.outputs.features,
             training_labels=training.labels,
-            validation=pictures.validation.outputs,
+            validation=pictures.validation,
             negatives=pictures.fit_things,
             negative_groups=np.arange(len(pictures.fit_things.logits)),
             prior_T=training_prior(training.labels, taxonomy),

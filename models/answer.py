@@ -6,6 +6,7 @@ probabilities -> ranking -> verdict, and the candidate set.
 Letters in names: B pictures of one plant, F features, O outputs, T taxa.
 """
 
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from models.calibration import Calibration, CoverageKind, candidate_set
 from models.place import PlaceModel, Where
 from models.ranking import (
     Floats,
+    MistakenTaxa,
     Promises,
     Rank,
     RankedGroup,
@@ -37,7 +39,7 @@ _TAXA_PER_PICTURE: Final = 3
 _LISTED_CANDIDATES: Final = 100
 
 
-class AnswerModel(msgspec.Struct, frozen=True):
+class AnswerModel(msgspec.Struct, frozen=True, dict=True):
     """What turns the outputs of one network file into answers."""
 
     taxonomy: Taxonomy
@@ -51,6 +53,23 @@ class AnswerModel(msgspec.Struct, frozen=True):
     have no guarantee."""
     place: PlaceModel | None = None
     """What answers with a place need; None if the bundle has no prior, or place does not help its network."""
+    mistaken: MistakenTaxa | None = None
+    """Taxa with a species threshold, a promise and candidate sets of their own; None if no taxon has these."""
+
+    @cached_property
+    def is_mistaken(self) -> Flags:
+        """Whether each taxon is one of these."""
+        ids = () if self.mistaken is None else self.mistaken.taxon_ids
+        return np.isin([taxon.taxon_id for taxon in self.taxonomy.taxa], ids)
+
+    def limits_of(self, best: RankedTaxon) -> tuple[Thresholds, Promises]:
+        """Returns the thresholds and promises of the names of an answer, by its most likely taxon."""
+        if self.mistaken is None or best.taxon.taxon_id not in self.mistaken.taxon_ids:
+            return self.thresholds, self.promises
+        return (
+            msgspec.structs.replace(self.thresholds, species=self.mistaken.threshold),
+            msgspec.structs.replace(self.promises, species=self.mistaken.promise),
+        )
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -153,8 +172,9 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     plant, familiar = _weighted(plant_B, weight_B), _weighted(familiar_B, weight_B)
     verdict = rejection = _rejection(plant, familiar, ranking.taxa[0], model)
     if verdict is None:
-        promises = model.promises if allowed_T is None else Promises()
-        verdict = decide(ranking, model.thresholds, promises, _shared_ranks(allowed_T, model.taxonomy))
+        thresholds, promises = model.limits_of(ranking.taxa[0])
+        promises = promises if allowed_T is None else Promises()
+        verdict = decide(ranking, thresholds, promises, _shared_ranks(allowed_T, model.taxonomy))
     if place is not None and model.place is not None and question.where is not None and verdict.rank == "species":
         sentence = _what_place_decided(vision_T, taxa_T, model, model.place, question.where)
         verdict = msgspec.structs.replace(verdict, reason=f"{verdict.reason} {sentence}".rstrip())
@@ -197,7 +217,8 @@ def _with_place(
         temperature=place.rule.temperature,
         thresholds=place.rule.thresholds,
         promises=place.rule.promises,
-        calibration=msgspec.structs.replace(model.calibration, conformal=place.conformal),
+        calibration=msgspec.structs.replace(model.calibration, conformal=place.conformal, conformal_mistaken=None),
+        mistaken=None,
     )
     return logits_BO + shift_O, placed, PlaceNote(vision_T, np.exp(factor_T))
 
@@ -241,9 +262,9 @@ def _scores(taxa_BT: Doubles, features_BF: Floats, tables: Calibration) -> tuple
     if tables.features is None or tables.cutoffs is None:
         return None, None
     confidence_B, distance_B = taxa_BT.max(axis=1), tables.features.distances(features_BF)
-    head, known = tables.plant_head, tables.familiarity
+    head = tables.plant_head
     plant_B = None if head is None else head.scores(features_BF, confidence_B, distance_B)
-    return plant_B, None if known is None else known.scores(confidence_B, distance_B)
+    return plant_B, tables.familiar_scores(features_BF, confidence_B, distance_B)
 
 
 def _taxon_probabilities(logits: Floats, model: AnswerModel, allowed_T: Flags | None = None) -> Doubles:
@@ -302,7 +323,9 @@ def _candidates(
     table = model.calibration.conformal
     if table is None or question.coverage is None:
         return None
-    chosen = candidate_set(table, alone_BT[used_B], question.coverage, question.coverage_kind)
+    other = model.calibration.conformal_mistaken
+    of_mistaken = None if other is None else (other, model.is_mistaken)
+    chosen = candidate_set(table, alone_BT[used_B], question.coverage, question.coverage_kind, of_mistaken)
     if question.allowed_T is not None:
         chosen = chosen[question.allowed_T[chosen]]
     chosen = chosen[np.argsort(-taxa_T[chosen], kind="stable")]
@@ -312,7 +335,7 @@ def _candidates(
         num_taxa=len(chosen),
         score=float(min(taxa_T[chosen].sum(), 1.0)),
         guarantee=question.coverage_kind if has_guarantee else None,
-        num_uncalibrated_taxa=table.num_uncalibrated_taxa,
+        num_uncalibrated_taxa=len(model.calibration.uncalibrated_taxa),
     )
 
 

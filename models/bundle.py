@@ -141,6 +141,7 @@ class Bundle(msgspec.Struct, frozen=True):
             calibration=self.calibration(precision),
             is_held_out=not self.record.other_data,
             place=self._place_model(precision),
+            mistaken=network.mistaken,
         )
 
     def _place_model(self, precision: Precision) -> PlaceModel | None:
@@ -233,7 +234,10 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
             shutil.copyfile(path, draft / name)
         (draft / TAXA_FILE).write_bytes(_pretty_json(taxonomy))
         hashes = {path.name: file_sha256(path) for path in sorted(draft.iterdir())}
-        sealed = msgspec.structs.replace(record, files=hashes, format_version=format_of(record, taxonomy))
+        part = record.parts.get(CALIBRATION_PART)
+        tables = {} if part is None else read_calibration(draft / part)
+        version = format_of(record, taxonomy, tables.values())
+        sealed = msgspec.structs.replace(record, files=hashes, format_version=version)
         (draft / BUNDLE_FILE).write_bytes(_pretty_json(sealed))
         load_bundle(draft)
         for path in (*draft.iterdir(), draft):
@@ -279,6 +283,10 @@ def _load_bundle(folder: Path) -> Bundle:
     taxonomy = read_json(folder / TAXA_FILE, Taxonomy)
     _require_equal("label hash", BUNDLE_FILE, record.label_hash, TAXA_FILE, taxonomy.label_hash)
     _require_equal("number of outputs", BUNDLE_FILE, record.architecture.num_outputs, TAXA_FILE, len(taxonomy.outputs))
+    named = {
+        taxon_id for network in record.networks.values() if network.mistaken for taxon_id in network.mistaken.taxon_ids
+    }
+    _require_equal("list of unknown taxa", TAXA_FILE, [], BUNDLE_FILE, sorted(named - taxonomy.by_id.keys()))
     unknown = sorted(set(record.parts) - KNOWN_PARTS)
     warnings += tuple(f"This version does not know the bundle part {part!r} and ignores it." for part in unknown)
     return Bundle(folder, record, taxonomy, (*warnings, *_check_tables(folder, record, taxonomy)))
@@ -332,12 +340,12 @@ def _check_tables(folder: Path, record: BundleRecord, taxonomy: Taxonomy) -> Ite
     num_taxa = "number of taxa", TAXA_FILE, len(taxonomy.taxa)
     num_features = "number of features", BUNDLE_FILE, record.architecture.num_features
     for found in tables.values():
-        if found.conformal:
-            _require_equal(*num_taxa, part, len(found.conformal.prior_T))
+        for table in filter(None, (found.conformal, found.conformal_mistaken)):
+            _require_equal(*num_taxa, part, len(table.prior_T))
         if found.features:
             _require_equal(*num_features, part, len(found.features.center_F))
-        if found.plant_head:
-            _require_equal(*num_features, part, len(found.plant_head.weight_F))
+        for head in filter(None, (found.plant_head, found.known_head)):
+            _require_equal(*num_features, part, len(head.weight_F))
     if PLACE_PART in record.parts:
         read_place(folder / record.parts[PLACE_PART], len(taxonomy.taxa))
     for precision in sorted(record.networks.keys() - tables.keys()):

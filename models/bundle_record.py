@@ -1,24 +1,25 @@
-"""The records of `bundle.json`, and the reader of formats 1 to 4. `models/bundle.py` verifies the files.
+"""The records of `bundle.json`, and the reader of formats 1 to 5. `models/bundle.py` verifies the files.
 
 The rule for changes: a field that an older reader cannot ignore, because answers would differ without it, raises the
 format version. A field that it can ignore is added with a default, and the version stays. Readers therefore ignore
 unknown fields of these records, and name them in `Bundle.warnings`. Format 3 is format 2 with the precision bf16, which
-names the file of fp32; format 4 also has names in several languages and POWO ids in `taxa.json`. A bundle without these
-has format 2. In `input`, `thresholds` and the other JSON files
+names the file of fp32; format 4 also has names in several languages and POWO ids in `taxa.json`; format 5 has a
+familiarity that was fitted on unknown plants, or limits for taxa that are often mistaken. A bundle without these has
+format 2. In `input`, `thresholds` and the other JSON files
 every field changes answers: any new field there raises the version, and an unknown one is an error.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from models.calibration import CoverageKind
+from models.calibration import Calibration, CoverageKind
 from models.errors import BotanifyError, BundleError
 from models.place import PlaceRule
 from models.preprocess import InputSpec
-from models.ranking import Promises, Thresholds
+from models.ranking import MistakenTaxa, Promises, Thresholds
 from models.taxonomy import Taxonomy
 
 Precision = Literal["fp32", "fp16", "int8", "bf16"]
@@ -90,6 +91,8 @@ class NetworkFile(msgspec.Struct, frozen=True):
     """Measured coverages of its candidate sets; empty if they were not measured."""
     place: PlaceRule | None = None
     """How place changes its scores; None without the part `place`, or if place does not help this network."""
+    mistaken: MistakenTaxa | None = None
+    """Taxa with a species threshold, a promise and candidate sets of their own."""
 
     def measured(self, kind: CoverageKind, coverage: float) -> MeasuredCoverage | None:
         """Returns what was measured for a coverage, or None."""
@@ -175,8 +178,10 @@ class BundleRecord(msgspec.Struct, frozen=True):
 FORMAT_VERSION: Final = 2
 """What is written, unless the bundle has something newer."""
 BF16_FORMAT_VERSION: Final = 3
-NEWEST_FORMAT_VERSION: Final = 4
+NAMES_FORMAT_VERSION: Final = 4
 """What is written for a bundle with names by language or POWO ids."""
+NEWEST_FORMAT_VERSION: Final = 5
+"""What is written for a bundle whose familiarity was fitted on unknown plants, or with taxa that are often mistaken."""
 _FORMAT_1_KEYS: Final = {"gates": "checks", "licences": "licenses"}
 _FORMAT_1_LACKS: Final = (
     "The bundle has format 1, which does not say with which manifest and commit its network was trained. Its figures "
@@ -186,10 +191,13 @@ _FORMAT_1_LACKS: Final = (
 )
 
 
-def format_of(record: BundleRecord, taxonomy: Taxonomy) -> int:
-    """Returns the oldest format that holds a bundle, so that older readers read it if they can."""
-    if any(taxon.names or taxon.powo_id for taxon in taxonomy.taxa):
+def format_of(record: BundleRecord, taxonomy: Taxonomy, tables: Iterable[Calibration]) -> int:
+    """Returns the oldest format that holds a bundle with these tables, so that older readers read it if they can."""
+    networks = record.networks.values()
+    if any(each.known_head for each in tables) or any(network.mistaken for network in networks):
         return NEWEST_FORMAT_VERSION
+    if any(taxon.names or taxon.powo_id for taxon in taxonomy.taxa):
+        return NAMES_FORMAT_VERSION
     has_bf16 = "bf16" in {*record.networks, *record.left_out}
     return BF16_FORMAT_VERSION if has_bf16 else FORMAT_VERSION
 

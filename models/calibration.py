@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, get_args, get_type_hints
 import msgspec
 import numpy as np
 
-from models.arrays import Doubles, Integers, Positions, Singles, read_arrays
+from models.arrays import Doubles, Flags, Integers, Positions, Singles, read_arrays
 from models.errors import BundleError, DataError
 from models.ranking import Floats, Probability
 
@@ -61,8 +61,8 @@ class FeatureTable(msgspec.Struct, frozen=True, dict=True):
         return np.asarray((self.mean_TD**2).sum(axis=1))
 
 
-class PlantHead(msgspec.Struct, frozen=True):
-    """A logistic regression that tells plants from everything else."""
+class LogisticHead(msgspec.Struct, frozen=True):
+    """A logistic regression on a picture's features and scores: of plants, or of plants that the network knows."""
 
     weight_F: Singles
     """Weights of the features of length 1."""
@@ -73,7 +73,7 @@ class PlantHead(msgspec.Struct, frozen=True):
     bias: float
 
     def scores(self, features_BF: Floats, confidence_B: Floats, distance_B: Floats) -> Doubles:
-        """Probability that each picture shows a plant, in [0, 1]; shape (num_pictures,)."""
+        """Probability that each picture shows such a plant, in [0, 1]; shape (num_pictures,)."""
         odds_B = (
             unit_length(features_BF) @ self.weight_F
             + self.weight_confidence * log_odds(confidence_B)
@@ -122,11 +122,6 @@ class ConformalTable(msgspec.Struct, frozen=True, dict=True):
     num_plants_T: Integers
     """Number of calibration plants of each taxon. Marginal coverage says little about a taxon without any, and macro
     coverage says nothing."""
-
-    @cached_property
-    def num_uncalibrated_taxa(self) -> int:
-        """Number of taxa without calibration plants."""
-        return int((self.num_plants_T == 0).sum())
 
     def p_values(self, taxa_BT: Floats, kind: CoverageKind) -> Doubles:
         """Gives the p-value of each taxon being the right one, in [0, 1]; arguments as in `candidate_set`.
@@ -179,7 +174,11 @@ def conformal_table_of(right_N: Floats, labels_N: Positions, prior_T: Floats) ->
 
 
 def candidate_set(
-    table: ConformalTable, taxa_BT: Floats, coverage: float, kind: CoverageKind = "marginal"
+    table: ConformalTable,
+    taxa_BT: Floats,
+    coverage: float,
+    kind: CoverageKind = "marginal",
+    of_mistaken: tuple[ConformalTable, Flags] | None = None,
 ) -> Positions:
     """Finds the taxa that may be the right one.
 
@@ -188,11 +187,15 @@ def candidate_set(
         taxa_BT: Calibrated probabilities of all taxa on each picture of one plant, shape (num_pictures, num_taxa).
         coverage: How often the set shall include the right taxon, in (0, 1).
         kind: Whether that holds for the mean plant ("marginal") or for the mean taxon ("macro").
+        of_mistaken: The calibration plants of the taxa that are often mistaken, and whether each taxon is one: then the
+            coverage holds for these and for the others (Ding et al. 2023, with two clusters).
 
     Returns:
         Positions of taxa, ascending. If no p-value is high enough, the set holds the taxon that conforms best.
     """
     p_values_T, limit = table.p_values(taxa_BT, kind), 1.0 - coverage
+    if of_mistaken is not None:
+        p_values_T = np.where(of_mistaken[1], of_mistaken[0].p_values(taxa_BT, kind), p_values_T)
     chosen = np.flatnonzero(p_values_T > limit)
     if chosen.size:
         return chosen
@@ -204,10 +207,10 @@ class Cutoffs(msgspec.Struct, frozen=True):
     """Scores below which the verdict names no plant."""
 
     plant: Probability = 0.0
-    """Least score of `PlantHead` for a plant, which 95 % of the validation plants or more reach; 0 accepts all."""
+    """Least score of `plant_head` for a plant, which 95 % of the validation plants or more reach; 0 accepts all."""
     familiar: Probability = 0.0
-    """Least score of `FamiliarityTable` for a plant that the network knows, which 85 to 95 % of the calibration plants
-    reach (`familiar_cutoff`); 0 accepts every picture."""
+    """Least familiarity of a plant that the network knows, which 85 to 95 % of the calibration plants reach
+    (`familiar_cutoff`); 0 accepts every picture."""
 
 
 class FittedOn(msgspec.Struct, frozen=True):
@@ -223,20 +226,40 @@ class FittedOn(msgspec.Struct, frozen=True):
     """Number of calibration pictures."""
     num_negatives: int = 0
     """Number of pictures without a plant that the plant head was fitted on."""
+    num_strangers: int = 0
+    """Number of pictures of unknown plants that familiarity was fitted on."""
 
 
 class Calibration(msgspec.Struct, frozen=True):
     """The tables of one network file; those that were not fitted are None.
 
-    `features` is needed by `familiarity` and `plant_head`.
+    `features` is needed by the heads and by `familiarity`.
     """
 
     conformal: ConformalTable | None = None
+    conformal_mistaken: ConformalTable | None = None
+    """That of the taxa that are often mistaken (`MistakenTaxa`), which the other one then lacks."""
     features: FeatureTable | None = None
     familiarity: FamiliarityTable | None = None
-    plant_head: PlantHead | None = None
+    """None if there is a `known_head`, which was fitted on unknown plants too."""
+    plant_head: LogisticHead | None = None
+    """Tells plants from other things."""
+    known_head: LogisticHead | None = None
+    """Tells plants that the network knows from other plants; bundles with it have format 5."""
     cutoffs: Cutoffs | None = None
     fitted_on: FittedOn | None = None
+
+    @property
+    def uncalibrated_taxa(self) -> Positions:
+        """Positions of the taxa without calibration plants for candidate sets."""
+        tables = [table.num_plants_T for table in (self.conformal, self.conformal_mistaken) if table is not None]
+        return np.flatnonzero(np.sum(tables, axis=0) == 0)
+
+    def familiar_scores(self, features_BF: Floats, confidence_B: Floats, distance_B: Floats) -> Doubles | None:
+        """How sure it is that each picture shows a plant that the network knows, in [0, 1]; None without a table."""
+        if self.known_head is not None:
+            return self.known_head.scores(features_BF, confidence_B, distance_B)
+        return None if self.familiarity is None else self.familiarity.scores(confidence_B, distance_B)
 
 
 def write_calibration(path: Path, calibrations: Mapping[str, Calibration]) -> None:

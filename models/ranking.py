@@ -167,6 +167,18 @@ class Promises(msgspec.Struct, frozen=True):
     family: Promise | None = None
 
 
+class MistakenTaxa(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Taxa whose names were often wrong on validation plants; their species names have a limit of their own.
+
+    Without it the promise would hold for the mean plant, since most are easy, and be false of these.
+    """
+
+    taxon_ids: tuple[str, ...]
+    threshold: Probability
+    """Smallest probability of a species name."""
+    promise: Promise | None = None
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """The most precise rank that the scores support."""
 

@@ -3,7 +3,6 @@
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from models.bundle_record import Architecture, CommercialUse, MeasuredCoverage, Metric, Precision
 from models.preprocess import InputSpec
@@ -191,7 +190,7 @@ def _calibration_facts(loaded: LoadedBundle) -> CalibrationFacts | None:
     fitted_on, table = loaded.calibration.fitted_on, loaded.calibration.conformal
     if fitted_on is None:
         return None
-    uncalibrated = () if table is None else np.flatnonzero(table.num_plants_T == 0)[:_LISTED_UNCALIBRATED]
+    uncalibrated = () if table is None else loaded.calibration.uncalibrated_taxa
     bundle, precision = loaded.bundle, loaded.precision
     metrics = bundle.record.metrics if precision == "fp32" else bundle.network(precision).metrics
     return CalibrationFacts(
@@ -200,8 +199,10 @@ def _calibration_facts(loaded: LoadedBundle) -> CalibrationFacts | None:
         num_plants=fitted_on.num_plants,
         num_pictures=fitted_on.num_pictures,
         num_negatives=fitted_on.num_negatives,
-        num_uncalibrated_taxa=None if table is None else table.num_uncalibrated_taxa,
-        uncalibrated_taxa=tuple(loaded.taxonomy.taxa[position].taxon_id for position in uncalibrated),
+        num_uncalibrated_taxa=None if table is None else len(uncalibrated),
+        uncalibrated_taxa=tuple(
+            loaded.taxonomy.taxa[position].taxon_id for position in uncalibrated[:_LISTED_UNCALIBRATED]
+        ),
         ece=next((metric for metric in metrics if metric.name == "ece"), None),
         coverages=bundle.network(precision).coverages,
     )

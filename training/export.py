@@ -42,6 +42,7 @@ from models.errors import BundleError, DataError, RecipeError
 from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
 from models.openvino_session import require_bf16
 from models.place import PLACE_FILE, PLACE_PART, write_place
+from models.preprocess import InputSpec
 from models.ranking import RANKS, Rank
 from training.bundling.model_card import (
     MODEL_CARD_FILE,
@@ -60,7 +61,7 @@ from training.toml_file import Section, check_flags
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
     from training.bundling.candidates import Candidate
-    from training.bundling.evaluated_network import EvaluatedNetwork, PictureSets
+    from training.bundling.evaluated_network import EvaluatedNetwork, PictureSets, UnknownFiles
     from training.engine.checkpoint import Checkpoint
 
 LEAST_NEGATIVES: Final = 20
@@ -102,6 +103,10 @@ class Export(Section, frozen=True, kw_only=True):
     negatives: tuple[Path, ...] = ()
     """Pictures that show no plant: folders, or CSV lists as for training/train.py. The bundle can then tell plants from
     other things; a few hundred pictures of many kinds are enough."""
+    unknown: tuple[Path, ...] = ()
+    """Plants that the network does not know, which it was not trained with either: folders, or CSV lists, of one source
+    each, with the column scientific_name. They teach the bundle what to leave unnamed, and those of a quarter of their
+    genera measure how often it names them all the same; a thousand of a few hundred genera are enough."""
     examples: Annotated[int, msgspec.Meta(ge=0, le=10)] = 0
     """Reference pictures of each taxon to put into the bundle, small, from training pictures whose license allows it;
     the service shows them beside its answers."""
@@ -234,15 +239,31 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
         if trained_on:
             name += f" that the network {'was' if trained_on == found.sha256 else 'may have been'} trained on"
         negatives = PictureFiles(found.paths, spec, LEAST_NEGATIVES, name)
-    sets = picture_sets(manifest, spec, WORKERS, negatives=negatives, other_data=other_data)
-    if negatives is not None and len(np.unique(sets.validation.plants)) < _LEAST_PLANTS:
+    unknown = _unknown_files(command.unknown, spec) if command.unknown else None
+    sets = picture_sets(manifest, spec, WORKERS, negatives=negatives, unknown=unknown, other_data=other_data)
+    if (negatives or unknown) and len(np.unique(sets.validation.plants)) < _LEAST_PLANTS:
         raise DataError(
-            "plants are told from other things by validation plants, and there are too few",
+            "plants are told from other pictures by validation plants, and there are too few",
             value=len(sets.validation),
             limit=f"at least {_LEAST_PLANTS}",
-            remedy="prepare the data with a larger --validation-share, or leave out --negatives",
+            remedy="prepare the data with a larger --validation-share, or leave out --negatives and --unknown",
         )
     return sets
+
+
+def _unknown_files(folders: tuple[Path, ...], spec: InputSpec) -> "UnknownFiles":
+    """Lists the photographs of plants that the network does not know.
+
+    Raises:
+        DataError: They are of too few genera to be divided into those of the fit and those that judge it.
+    """
+    from training.bundling.evaluated_network import UnknownFiles
+    from training.evaluation.pictures import PictureFiles
+    from training.loading.negatives import UNKNOWN_PLANT, list_negatives
+
+    found = list_negatives(folders, label=UNKNOWN_PLANT)
+    files = PictureFiles(found.paths, spec, LEAST_NEGATIVES, "photographs of unknown plants")
+    return UnknownFiles(files, found.scientific_names, found.sources)
 
 
 def _seal(

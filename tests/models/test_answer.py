@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.answer import AnswerModel, Question, answer_plant, picture_weights
-from models.calibration import Calibration, Cutoffs, FamiliarityTable, FeatureTable, PlantHead
+from models.calibration import Calibration, Cutoffs, FamiliarityTable, FeatureTable, LogisticHead
 from models.ranking import Promise, Promises, Thresholds
 from tests.models.tiny import conformal_table, species, taxonomy_of
 
@@ -33,7 +33,7 @@ def some_tables(generator, num_taxa=NUM_TAXA, num_features=NUM_FEATURES, dimensi
         ),
         familiarity=FamiliarityTable(np.sort(generator.random(50)), np.sort(generator.normal(size=50))),
         # The first feature says how much a picture looks like a plant.
-        plant_head=PlantHead(np.eye(num_features, dtype=np.float32)[0] * 12, 0.0, 0.0, -2.0),
+        plant_head=LogisticHead(np.eye(num_features, dtype=np.float32)[0] * 12, 0.0, 0.0, -2.0),
         cutoffs=Cutoffs(plant=0.5, familiar=0.0),
     )
 
@@ -115,7 +115,7 @@ def test_pictures_that_show_no_plant_are_not_named():
 @given(bias=st.floats(-4, 4), num_pictures=st.integers(1, 5))
 def test_pictures_whose_plant_score_is_the_cutoff_are_named(bias, num_pictures):
     logits, features = some_pictures(1, num_pictures)
-    head = PlantHead(np.zeros(NUM_FEATURES, np.float32), 0.0, 0.0, bias)
+    head = LogisticHead(np.zeros(NUM_FEATURES, np.float32), 0.0, 0.0, bias)
     cutoff = float(head.scores(features[:1], np.ones(1), np.zeros(1))[0])
     changed = replace(some_model().calibration, plant_head=head, cutoffs=Cutoffs(plant=cutoff))
     answer = answer_plant(logits, features, some_model(calibration=changed), Question())

@@ -17,7 +17,7 @@ from models.calibration import (
     Calibration,
     Cutoffs,
     FeatureTable,
-    PlantHead,
+    LogisticHead,
     write_calibration,
 )
 from models.errors import BundleError
@@ -249,7 +249,7 @@ def test_value_out_of_its_range_is_refused(sealed, change):
     ("tables", "message"),
     [
         (Calibration(conformal_table(np.ones((2, 2)), np.array([0, 1]), np.ones(2))), "number of taxa .*got 2"),
-        (Calibration(plant_head=PlantHead(np.ones(7), 0.1, 0.2, 0.3)), "number of features .*got 7; expected 3"),
+        (Calibration(plant_head=LogisticHead(np.ones(7), 0.1, 0.2, 0.3)), "number of features .*got 7; expected 3"),
         (Calibration(features=FeatureTable(np.zeros(7), np.zeros((7, 2)), np.ones(2), np.eye(2), np.ones((1, 2)))),
          "number of features .*got 7; expected 3"),
         (Calibration(cutoffs=Cutoffs(plant=np.nan)), "cannot be read .*plant"),

@@ -1,13 +1,23 @@
-"""Formats 1 to 4 are read, another format is named, and an unknown field is ignored with a warning."""
+"""Formats 1 to 5 are read, another format is named, and an unknown field is ignored with a warning."""
 
 import json
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from models.bundle import BUNDLE_FILE, load_bundle
-from models.bundle_record import BF16_FORMAT_VERSION, FORMAT_VERSION, NEWEST_FORMAT_VERSION, LeftOut, NetworkFile
+from models.bundle_record import (
+    BF16_FORMAT_VERSION,
+    FORMAT_VERSION,
+    NAMES_FORMAT_VERSION,
+    NEWEST_FORMAT_VERSION,
+    LeftOut,
+    NetworkFile,
+)
+from models.calibration import CALIBRATION_FILE, Calibration, LogisticHead, write_calibration
 from models.errors import BundleError
+from models.ranking import MistakenTaxa
 from tests.models.tiny import TAXONOMY, bundle_record, seal_tiny
 
 
@@ -99,7 +109,32 @@ def test_only_a_bundle_with_names_by_language_or_powo_ids_has_format_4(tmp_path,
     for number, more in enumerate(({"names": {"de": ("Rose",)}}, {"powo_id": "732025-1"})):
         taxa = tuple(replace(taxon, **more) for taxon in TAXONOMY.taxa)
         found = seal_tiny(tmp_path / str(number), network_file, taxonomy=replace(TAXONOMY, taxa=taxa))
-        assert (found.record.format_version, found.taxonomy.taxa) == (NEWEST_FORMAT_VERSION, taxa)
+        assert (found.record.format_version, found.taxonomy.taxa) == (NAMES_FORMAT_VERSION, taxa)
+
+
+# ---- format 5
+
+
+def test_only_a_bundle_that_saw_strangers_or_has_limits_for_some_taxa_has_format_5(tmp_path, network_file):
+    single = bundle_record().networks["fp32"]
+    limits = MistakenTaxa((TAXONOMY.taxa[0].taxon_id,), 0.9)
+    record = bundle_record(networks={"fp32": replace(single, mistaken=limits)})
+    found = seal_tiny(tmp_path / "limits", network_file, record=record)
+    assert (found.record.format_version, found.answer_model("fp32").is_mistaken.tolist()) == (5, [True, False, False])
+    head = Calibration(known_head=LogisticHead(np.ones(3, np.float32), 0.1, 0.2, 0.3))
+    write_calibration(tmp_path / CALIBRATION_FILE, {"fp32": head})
+    more, record = (
+        {CALIBRATION_FILE: tmp_path / CALIBRATION_FILE},
+        bundle_record(parts={"calibration": CALIBRATION_FILE}),
+    )
+    assert seal_tiny(tmp_path / "head", network_file, record=record, more_files=more).record.format_version == 5
+
+
+def test_limits_for_a_taxon_that_the_bundle_lacks_are_refused(tmp_path, network_file):
+    single = bundle_record().networks["fp32"]
+    record = bundle_record(networks={"fp32": replace(single, mistaken=MistakenTaxa(("unheard-of",), 0.9))})
+    with pytest.raises(BundleError, match="unheard-of"):
+        seal_tiny(tmp_path / "bundle", network_file, record=record)
 
 
 # ---- other formats
@@ -127,7 +162,7 @@ def test_other_format_is_named_before_anything_in_it_is_read(sealed, version, re
     with pytest.raises(BundleError, match="has another bundle format") as caught:
         load_bundle(sealed)
     message = str(caught.value)
-    assert "expected format 1 to 4" in message
+    assert "expected format 1 to 5" in message
     assert message.rpartition(": ")[2].startswith(remedy)
     assert "damage" not in message
 

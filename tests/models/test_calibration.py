@@ -15,7 +15,7 @@ from models.calibration import (
     FamiliarityTable,
     FeatureTable,
     FittedOn,
-    PlantHead,
+    LogisticHead,
     candidate_set,
     conformal_table_of,
     read_calibration,
@@ -36,7 +36,7 @@ def full_calibration():
         conformal=conformal_table(taxa_NT, np.array([0, 1]), np.array([0.5, 0.3, 0.2])),
         features=features,
         familiarity=FamiliarityTable(np.array([0.1, 0.2]), np.array([0.3, 0.4])),
-        plant_head=PlantHead(np.ones(2, "f4"), 0.1, -0.2, 0.3),
+        plant_head=LogisticHead(np.ones(2, "f4"), 0.1, -0.2, 0.3),
         cutoffs=Cutoffs(plant=0.4, familiar=0.05),
         fitted_on=FITTED,
     )
@@ -200,13 +200,13 @@ def test_features_of_length_0_have_finite_scores():
 @settings(max_examples=50, deadline=None)
 @given(confidence=st.floats(0, 1), distance=st.floats(-1e6, 1e6), bias=st.floats(-1e3, 1e3))
 def test_plant_scores_are_probabilities(confidence, distance, bias):
-    head = PlantHead(np.ones(3, np.float32), weight_confidence=0.5, weight_distance=-0.1, bias=bias)
+    head = LogisticHead(np.ones(3, np.float32), weight_confidence=0.5, weight_distance=-0.1, bias=bias)
     (score,) = head.scores(np.ones((1, 3)), np.array([confidence]), np.array([distance]))
     assert 0 <= score <= 1
 
 
 def test_the_plant_head_is_a_logistic_regression():
-    head = PlantHead(np.array([1, 0, 0], np.float32), weight_confidence=2.0, weight_distance=-3.0, bias=0.25)
+    head = LogisticHead(np.array([1, 0, 0], np.float32), weight_confidence=2.0, weight_distance=-3.0, bias=0.25)
     (score,) = head.scores(np.array([[3.0, 4.0, 0.0]]), np.array([0.5]), np.array([0.1]))
     assert score == pytest.approx(1 / (1 + np.exp(-(0.6 + 2.0 * 0 - 0.3 + 0.25))))
 

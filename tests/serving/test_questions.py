@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from models.bundle import file_sha256
 from models.bundle_record import MeasuredCoverage
-from models.calibration import CALIBRATION_FILE, PlantHead
+from models.calibration import CALIBRATION_FILE, LogisticHead
 from models.ranking import Promise, Promises
 from serving.access.keys import make_key
 from serving.app import create_app
@@ -211,7 +211,9 @@ def test_bundle_without_tables_answers_without_them_and_says_so(client):
 
 def test_bundle_whose_tables_give_no_finite_plant_score_is_refused(tmp_path_factory):
     features = replace(tables().features, basis_FD=np.full((3, 3), 1e30, np.float32))  # its square is infinite
-    folder = sealed(tmp_path_factory, calibration=tables(features=features, plant_head=PlantHead(np.ones(3), 0, 1, 0)))
+    folder = sealed(
+        tmp_path_factory, calibration=tables(features=features, plant_head=LogisticHead(np.ones(3), 0, 1, 0))
+    )
     failures = []
     service = create_app(Settings(bundle=folder), decoder=InProcessDecoder(), on_failure=failures.append)
     with TestClient(service.app):

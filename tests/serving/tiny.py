@@ -22,7 +22,7 @@ from models.calibration import (
     FamiliarityTable,
     FeatureTable,
     FittedOn,
-    PlantHead,
+    LogisticHead,
     write_calibration,
 )
 from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
@@ -134,7 +134,7 @@ def tables(**changes):
             mean_TD=directions,
         ),
         "familiarity": FamiliarityTable(np.linspace(0.2, 0.9, 20), np.linspace(-2, 2, 20)),
-        "plant_head": PlantHead(np.full(3, -8, np.float32), 0.0, 0.0, 4.0),
+        "plant_head": LogisticHead(np.full(3, -8, np.float32), 0.0, 0.0, 4.0),
         "cutoffs": Cutoffs(plant=0.5, familiar=0.0),
         "fitted_on": FittedOn(
             "drawn, calibration split", "2026-11-22", num_plants=40, num_pictures=50, num_negatives=7

@@ -51,9 +51,33 @@ def things(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def rejecting(finished_run, data, things, tmp_path_factory):
+def strangers(tmp_path_factory):
+    """40 pictures of 20 genera that the network does not know: noise in green."""
+    folder, lines = tmp_path_factory.mktemp("strangers"), ["path,scientific_name"]
+    for number in range(40):
+        noise = np.random.default_rng(number).integers(0, 255, (48, 48, 3), dtype=np.uint8)
+        Image.fromarray(noise // np.array([3, 1, 3], np.uint8)).save(folder / f"{number}.png")
+        lines.append(f"{number}.png,Genus{'abcdefghijklmnopqrst'[number % 20]} alba")
+    (folder / "labels.csv").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rejecting(finished_run, data, things, strangers, tmp_path_factory):
     out = tmp_path_factory.mktemp("rejecting") / "bundle"
-    return export(Export(checkpoint=finished_run / "last.pt", data=data, out=out, negatives=(things,)))
+    given = {"negatives": (things,), "unknown": (strangers,)}
+    return export(Export(checkpoint=finished_run / "last.pt", data=data, out=out, **given))
+
+
+def test_plants_that_are_not_known_teach_familiarity_and_judge_it(rejecting):
+    tables, metrics = rejecting.calibration("fp32"), {metric.name: metric for metric in rejecting.record.metrics}
+    assert (rejecting.record.format_version, tables.familiarity) == (5, None)
+    assert tables.known_head.weight_F.shape == (256,)
+    judging = metrics["strangers_named_species"].num_pictures
+    assert (tables.fitted_on.num_strangers + judging, judging > 0) == (40, True)
+    assert "of genera that no fit has seen" in metrics["strangers_named_species"].data
+    assert "left_out_named_species" not in metrics
+    assert "where one plant in four is such a stranger" in (rejecting.folder / "MODEL_CARD.md").read_text()
 
 
 def test_every_bundle_has_tables_and_says_what_they_were_fitted_on(bundle):

@@ -144,6 +144,7 @@ def _candidate(
         promises=fitted.promises,
         coverages=evaluated.coverages,
         place=None if place is None else place.rule,
+        mistaken=evaluated.fitted.mistaken,
         stored_as="float16",
         checks=checks,
         metrics=(*evaluated.metrics, *lost) if lost else (),

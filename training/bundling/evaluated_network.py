@@ -13,13 +13,15 @@ from models.bundle_record import MeasuredCoverage, Metric
 from models.metrics import Share, Whole
 from models.preprocess import InputSpec
 from models.ranking import Rank
+from models.taxonomy import Taxonomy
 from training.bundling.place import LEAST_RECORDS, FittedPlace, PlaceData, fit_prior, placed_rows, ratios, records_of
 from training.bundling.rejection import MOST_PLANTS
+from training.bundling.strangers import JudgedStrangers, Strangers, judge_strangers, names_of
 from training.bundling.tables import FittedTables, LabeledOutputs, TableData, fit_tables, training_prior
 from training.bundling.temperature import fit_temperature
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.answers import coverage_figures
+from training.evaluation.answers import coverage_figures, score_pictures
 from training.evaluation.pictures import PictureFiles, Pictures, pictures_of
 from training.evaluation.predictions import (
     Outputs,
@@ -30,6 +32,16 @@ from training.evaluation.predictions import (
     one_picture_each,
 )
 from training.evaluation.split_metrics import SplitMetrics, split_metrics
+
+
+class UnknownFiles(msgspec.Struct, frozen=True):
+    """Photographs of plants that the bundle does not know."""
+
+    files: PictureFiles
+    scientific_names: tuple[str, ...]
+    """Name of each, empty if its list has none."""
+    sources: tuple[int, ...]
+    """Number of the folder or list of each."""
 
 
 class PictureSets(msgspec.Struct, frozen=True):
@@ -45,6 +57,8 @@ class PictureSets(msgspec.Struct, frozen=True):
     """For the metrics."""
     negatives: PictureFiles | None = None
     """Pictures without a plant, for the plant head."""
+    unknown: UnknownFiles | None = None
+    """Plants that the bundle does not know."""
     other_data: bool = False
     """Whether the pictures are of other data than the network was trained with; then each name says so."""
 
@@ -55,6 +69,7 @@ def picture_sets(
     workers: int,
     *,
     negatives: PictureFiles | None = None,
+    unknown: UnknownFiles | None = None,
     other_data: bool = False,
 ) -> PictureSets:
     """Chooses the pictures from prepared data."""
@@ -69,6 +84,7 @@ def picture_sets(
         features=split("train"),
         test=split("test"),
         negatives=negatives,
+        unknown=unknown,
         other_data=other_data,
     )
 
@@ -89,7 +105,7 @@ class CachedNetwork:
         self.outputs_of_files: Callable[[PictureFiles], tuple[Outputs, Whole]] = cache(
             partial(PictureFiles.outputs, network=path, folder=folder, bf16=bf16)
         )
-        """Gives logits and features of the pictures that can be read, and the group of each."""
+        """Gives logits and features of the pictures that can be read, and their positions."""
 
 
 class EvaluatedNetwork(msgspec.Struct, frozen=True):
@@ -105,6 +121,8 @@ class EvaluatedNetwork(msgspec.Struct, frozen=True):
     metrics: tuple[Metric, ...]
     coverages: tuple[MeasuredCoverage, ...]
     """Of the candidate sets, on the test set."""
+    strangers: JudgedStrangers | None = None
+    """Plants that the bundle does not know, of genera that no fit has seen."""
 
 
 def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapping[Rank, float]) -> EvaluatedNetwork:
@@ -115,14 +133,26 @@ def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapp
     held_out, test, taxonomy = sets.temperature, sets.test, sets.test.manifest.taxonomy
     temperature = fit_temperature(network.outputs(held_out).logits, held_out.labels, taxonomy, held_out.plants)
     predictions = test.predictions(network.outputs(test).logits, temperature)
-    fitted = fit_tables(_table_data(network, sets), temperature, thresholds)
+    strangers = None if sets.unknown is None else _strangers(network, sets.unknown, taxonomy)
+    fitted = fit_tables(_table_data(network, sets, strangers), temperature, thresholds)
     measured = split_metrics(predictions)
     metrics = (
         *(metric(name, getattr(measured, name), test.name, len(test)) for name in SplitMetrics.__struct_fields__),
         *_rejection_metrics(fitted),
         *_place_metrics(network, test, temperature, fitted.place),
     )
-    model = AnswerModel(taxonomy, temperature, calibration=fitted.calibration)
+    model = AnswerModel(
+        taxonomy,
+        temperature,
+        fitted.thresholds.thresholds,
+        calibration=fitted.calibration,
+        mistaken=fitted.mistaken,
+    )
+    judged = None
+    if strangers is not None:
+        known = score_pictures(network.outputs(test), test.labels, model)
+        judged = judge_strangers(strangers.choose(strangers.names.judges_M), known, model)
+        metrics += _stranger_metrics(judged)
     coverages = []
     for each in coverage_figures(network.outputs(test).logits, predictions.taxon_labels_N, model):
         of_pictures = each.kind == "marginal"
@@ -136,7 +166,7 @@ def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapp
                 each.covered.interval_95 if of_pictures else None,
             )
         )
-    return EvaluatedNetwork(network, temperature, fitted, predictions, metrics, tuple(coverages))
+    return EvaluatedNetwork(network, temperature, fitted, predictions, metrics, tuple(coverages), judged)
 
 
 def metric(name: str, figure: Share | float, data: str, num_pictures: int = 0) -> Metric:
@@ -151,18 +181,29 @@ def predictions_on(evaluated: EvaluatedNetwork, pictures: Pictures) -> Predictio
     return pictures.predictions(evaluated.network.outputs(pictures).logits, evaluated.temperature)
 
 
-def _table_data(network: CachedNetwork, sets: PictureSets) -> TableData:
+def _strangers(network: CachedNetwork, unknown: UnknownFiles, taxonomy: Taxonomy) -> Strangers:
+    """Runs the network on plants that the bundle does not know; pictures that cannot be read are left out."""
+    outputs, readable = network.outputs_of_files(unknown.files)
+    pictures = zip(unknown.files.paths, unknown.scientific_names, unknown.sources, strict=True)
+    return Strangers(outputs, names_of(list(pictures), taxonomy).subset(readable), unknown.files.name)
+
+
+def _table_data(network: CachedNetwork, sets: PictureSets, strangers: Strangers | None = None) -> TableData:
     """Runs the network on what the tables are fitted on; of each calibration plant one picture is used."""
     held_out, taxonomy, files = sets.temperature, sets.temperature.manifest.taxonomy, sets.negatives
     outputs, chosen = network.outputs(held_out), one_picture_each(held_out.plants)
-    negatives, groups = (None, np.zeros(0, np.intp)) if files is None else network.outputs_of_files(files)
+    negatives, groups = None, np.zeros(0, np.intp)
+    if files is not None:
+        negatives, readable = network.outputs_of_files(files)
+        groups = files.groups(readable)
     calibration = LabeledOutputs(outputs.choose(chosen), held_out.labels[chosen])
     validation = None
-    if files is not None and held_out is sets.validation:
-        validation = calibration.outputs
-    elif files is not None:
+    if held_out is sets.validation:
+        validation = calibration if files is not None or strangers is not None else None
+    else:
         plants = replace(sets.validation, rows=sets.validation.rows[one_picture_each(sets.validation.plants)])
-        validation = network.outputs(plants.sample(MOST_PLANTS))
+        plants = plants.sample(MOST_PLANTS)
+        validation = LabeledOutputs(network.outputs(plants), plants.labels)
     trained_on = sets.features.manifest
     rows = trained_on.rows_of("train")
     records, _ = records_of(trained_on, rows)
@@ -185,6 +226,7 @@ def _table_data(network: CachedNetwork, sets: PictureSets) -> TableData:
         is_validation=held_out is sets.validation,
         negatives_data="" if files is None else files.name,
         place=place,
+        strangers=None if strangers is None else strangers.choose(~strangers.names.judges_M),
     )
 
 
@@ -204,6 +246,20 @@ def _place_metrics(
         metrics.append(metric(f"top1_taxon_place_{name}", found.top1_taxon, data))
         metrics.append(metric(f"ece_place_{name}", found.ece, data))
     return metrics
+
+
+def _stranger_metrics(judged: JudgedStrangers) -> tuple[Metric, ...]:
+    data = f"{judged.data}, of genera that no fit has seen"
+    metrics = [
+        metric("strangers_auroc", judged.auroc, data, judged.named.num_pictures),
+        metric("strangers_named_species", judged.named_species, data),
+        metric("strangers_named", judged.named, data),
+    ]
+    if judged.near_wrong is not None:
+        metrics.append(
+            metric("near_strangers_named_wrong", judged.near_wrong, f"{data}, other species of known genera")
+        )
+    return tuple(metrics)
 
 
 def _rejection_metrics(fitted: FittedTables) -> list[Metric]:

@@ -33,6 +33,10 @@ _METRICS: Final = {
     "ece": "expected calibration error",
     "left_out_auroc": "chance that a known plant is more familiar than a plant whose taxon is left out",
     "left_out_named_species": "plants whose taxa are left out that get the name of a species",
+    "strangers_auroc": "chance that a test plant is more familiar than a plant that the bundle does not know",
+    "strangers_named_species": "plants that the bundle does not know that get the name of a species, which is wrong",
+    "strangers_named": "plants that the bundle does not know that get a name, at any rank",
+    "near_strangers_named_wrong": "other species of genera that the bundle knows that get a wrong name, at any rank",
     "things_auroc": "chance that a plant has a higher plant score than a picture of something else",
     "things_accepted": "pictures of something else whose plant score reaches the cutoff",
     "things_named": "pictures of something else that get the name of a plant, at any rank",
@@ -178,7 +182,7 @@ def describe_fit(calibration: Calibration) -> str:
     )
 
 
-def describe_threshold(rank: Rank, threshold: float, promise: Promise | None) -> str:
+def describe_threshold(rank: str, threshold: float, promise: Promise | None) -> str:
     """Says from which score a rank is named, and what is promised of the names."""
     start = f"{rank}: named from a score of {threshold:.3f}"
     if promise is None:
@@ -191,8 +195,10 @@ def describe_threshold(rank: Rank, threshold: float, promise: Promise | None) ->
 
 def _verdicts(fitted: FittedThresholds) -> str:
     lines = []
-    for rank in RANKS:
-        one: FittedThreshold = getattr(fitted, rank)
+    for rank, limits in (*zip(RANKS, RANKS, strict=True), ("species that are often mistaken", "mistaken")):
+        one: FittedThreshold | None = getattr(fitted, limits)
+        if one is None:
+            continue
         counted = "" if one.promise else f" ({one.num_wrong} wrong of {one.num_named} calibration plants)"
         lines.append(f"* {describe_threshold(rank, one.threshold, one.promise)}{counted}")
     if any(getattr(fitted, rank).promise is None for rank in RANKS):
@@ -209,6 +215,14 @@ def _verdicts(fitted: FittedThresholds) -> str:
 def _rejection(fitted: FittedTables) -> str:
     """Says what is answered with no name although the network has one."""
     unknown = "A plant that is unlike the calibration plants gets no name."
+    if fitted.calibration.known_head is not None and fitted.calibration.fitted_on is not None:
+        number = fitted.calibration.fitted_on.num_strangers
+        unknown += (
+            f" Familiarity was fitted on validation plants and {number:,} photographs of plants that the network does"
+            " not know. Its cutoff stops 90 % of those of unknown genera, each judged by a fit without its source, but"
+            " at most 15 % of the calibration plants. The promises of names hold where one plant in four is such a"
+            " stranger. `strangers_named_species` was measured on genera that are in no fit."
+        )
     if fitted.left_out is not None:
         named = fitted.left_out.named_species
         unknown += (

@@ -1,15 +1,15 @@
-"""Fits what tells known plants from other plants and from other things: distances, familiarity and the plant head.
+"""Fits what tells known plants from other plants and from other things: distances, familiarity and the heads.
 
 The tables of distances and of familiarity need pictures of plants alone: each calibration plant is also judged as if
 the bundle did not know its taxon.
 
-The plant head, a logistic regression (`PlantHead` in `models/calibration.py`), is fitted on validation plants and
-pictures without a plant. Training pictures would not do: the network has learned them, and each lies near the mean of
-its taxon as it is a part of that mean. How strongly the weights are penalized, and how well they separate, comes from
-cross-validation: of each fifth of both kinds, the scores are those of a regression fitted without it. The cutoff is
-where 99 % of the pictures without a plant are stopped, but at least 0.5, and never so high that it stops more than 5 %
-of the plants. Where the two kinds are far apart, plants of an unknown age or species, which lie between them, stay
-plants.
+The plant head, a logistic regression (`LogisticHead` in `models/calibration.py`), is fitted on validation plants and
+pictures without a plant, the known head on the same plants and on plants that the network does not know. Training
+pictures would not do: the network has learned them, and each lies near the mean of its taxon as it is a part of that
+mean. How strongly the weights are penalized, and how well they separate, comes from cross-validation: of each fifth of
+both kinds the scores are those of a regression fitted without it. The cutoff of the plant head is where 99 % of the
+pictures without a plant are stopped, but at least 0.5, and never so high that it stops more than 5 % of the plants.
+Where the two kinds are far apart, plants of an unknown age or species, which lie between them, stay plants.
 
 Letters in names: N plants, M pictures without a plant, F features, D dimensions after PCA, T taxa, G genera, I inputs
 of the head.
@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from models.calibration import FeatureTable, PlantHead, log_odds, unit_length
+from models.calibration import FeatureTable, LogisticHead, log_odds, unit_length
 from models.metrics import Whole
 from models.ranking import Floats
 from models.taxonomy import Groups
-from training.evaluation.answers import plant_scores
+from training.evaluation.answers import head_scores
 from training.evaluation.predictions import Columns, Flags, Rows, chunks
 from training.evaluation.split_metrics import auroc, cutoff
 
@@ -153,32 +153,33 @@ class HeadInputs(Columns, frozen=True):
     def __len__(self) -> int:
         return len(self.confidence)
 
-    def scores(self, head: PlantHead) -> Floats:
-        """Returns the plant score of each picture."""
-        return plant_scores(head, self.features, self.confidence, self.distance)
+    def scores(self, head: LogisticHead) -> Floats:
+        """Returns the score of each picture."""
+        return head_scores(head, self.features, self.confidence, self.distance)
 
 
 class FittedHead(msgspec.Struct, frozen=True):
     """The regression, and what cross-validation says of it."""
 
-    head: PlantHead
+    head: LogisticHead
     cutoff: float
     """Least score of a plant."""
     auroc: float
-    """Chance that a plant scores higher than a picture without a plant, if both were left out of the fit."""
-    accepted_M: Flags
-    """Whether each picture without a plant reaches the cutoff by the fit that left it out."""
+    """Chance that a plant scores higher than another picture, if both were left out of the fit."""
+    other_M: Floats
+    """Score of each of the others by the fit that left it out."""
 
     def accepts(self, pictures: HeadInputs) -> Flags:
         """Whether each picture is taken for a plant."""
         return np.asarray(pictures.scores(self.head) >= self.cutoff)
 
 
-def fit_plant_head(plants: HeadInputs, negatives: HeadInputs, groups_M: Whole) -> FittedHead:
+def fit_head(plants: HeadInputs, negatives: HeadInputs, groups_M: Whole, sources_M: Whole | None = None) -> FittedHead:
     """Fits the regression with the penalty that separates best.
 
-    `plants` are at least two that the network was not trained on. `negatives` are pictures without a plant. A group of
-    them, of at least two, is left out as a whole.
+    `plants` are at least two that the network was not trained on. `negatives` are pictures without a plant, or plants
+    that the network does not know. A group of them, of at least two, is left out as a whole. A source weighs as the
+    square root of its pictures, so that a large one does not decide alone what the others look like.
     """
     random = np.random.default_rng(0)
     plants = plants.subset(random.permutation(len(plants))[:MOST_PLANTS])
@@ -187,6 +188,9 @@ def fit_plant_head(plants: HeadInputs, negatives: HeadInputs, groups_M: Whole) -
     num_folds = min(_NUM_FOLDS, len(groups), len(plants))
     fold_N = np.arange(len(plants)) % num_folds
     fold_M = (np.random.default_rng(0).permutation(len(groups)) % num_folds)[group_M]
+    weight_M: Floats = np.ones(len(negatives))
+    if sources_M is not None:
+        weight_M = 1 / np.sqrt(np.bincount(sources_M)[sources_M])
     # AUROC, scores of the plants and of the negatives by the fits that left them out, strength
     tried: list[tuple[float, Floats, Floats, float]] = []
     for strength in _STRENGTHS:
@@ -195,7 +199,7 @@ def fit_plant_head(plants: HeadInputs, negatives: HeadInputs, groups_M: Whole) -
         separation = 0.0
         for fold in range(num_folds):
             out_N, out_M = fold_N == fold, fold_M == fold
-            head = fit_logistic(plants.subset(~out_N), negatives.subset(~out_M), strength)
+            head = fit_logistic(plants.subset(~out_N), negatives.subset(~out_M), strength, weight_M[~out_M])
             plant_N[out_N] = plants.subset(out_N).scores(head)
             other_M[out_M] = negatives.subset(out_M).scores(head)
             separation += float(auroc(plant_N[out_N], other_M[out_M]) * out_M.mean())
@@ -203,13 +207,15 @@ def fit_plant_head(plants: HeadInputs, negatives: HeadInputs, groups_M: Whole) -
     separation, plant_N, other_M, strength = max(tried, key=lambda each: each[0])
     stops = max(float(np.quantile(other_M, 1 - _MOST_ACCEPTED)), _LIKELIER_A_PLANT)
     least = min(stops, cutoff(plant_N))
-    return FittedHead(fit_logistic(plants, negatives, strength), least, separation, other_M >= least)
+    return FittedHead(fit_logistic(plants, negatives, strength, weight_M), least, separation, other_M)
 
 
-def fit_logistic(plants: HeadInputs, negatives: HeadInputs, strength: float) -> PlantHead:
+def fit_logistic(
+    plants: HeadInputs, negatives: HeadInputs, strength: float, weight_M: Floats | None = None
+) -> LogisticHead:
     """Fits a logistic regression by L-BFGS; the squared weights are penalized, but not the bias.
 
-    All plants together weigh as much as all other pictures.
+    All plants together weigh as much as all other pictures, which weigh as `weight_M` says, by default the same.
     """
     kinds = [
         np.column_stack([unit_length(each.features), log_odds(each.confidence), each.distance])
@@ -217,7 +223,9 @@ def fit_logistic(plants: HeadInputs, negatives: HeadInputs, strength: float) -> 
     ]
     inputs_NI = np.concatenate(kinds)
     counts, total = [len(plants), len(negatives)], len(inputs_NI)
-    sign_N, weight_N = np.repeat([1.0, -1.0], counts), np.repeat([total / (2 * count) for count in counts], counts)
+    sign_N = np.repeat([1.0, -1.0], counts)
+    weight_M = np.ones(len(negatives)) if weight_M is None else weight_M
+    weight_N = np.concatenate([np.full(len(plants), total / 2 / len(plants)), total / 2 * weight_M / weight_M.sum()])
     offset_I = inputs_NI.mean(axis=0)
     scale_I = np.ones_like(offset_I)
     scale_I[-2:] = 2 * inputs_NI[:, -2:].std(axis=0) + 1e-9  # brings the two scores to the scale of the features
@@ -234,7 +242,7 @@ def fit_logistic(plants: HeadInputs, negatives: HeadInputs, strength: float) -> 
 
     found = minimize(loss, np.zeros(len(offset_I) + 1), jac=True, method="L-BFGS-B").x
     weight_I = found[:-1] / scale_I
-    return PlantHead(
+    return LogisticHead(
         weight_F=weight_I[:-2].astype(np.float32),
         weight_confidence=float(weight_I[-2]),
         weight_distance=float(weight_I[-1]),

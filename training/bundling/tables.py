@@ -5,14 +5,24 @@ Letters in names: N calibration plants, one picture each; M pictures without a p
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from models.calibration import Calibration, Cutoffs, FamiliarityTable, FeatureTable, FittedOn, conformal_table_of
+from models.calibration import (
+    Calibration,
+    ConformalTable,
+    Cutoffs,
+    FamiliarityTable,
+    FeatureTable,
+    FittedOn,
+    LogisticHead,
+    conformal_table_of,
+)
 from models.metrics import Share, Whole, share
-from models.ranking import RANKS, Floats, Promises, Rank
+from models.ranking import RANKS, Floats, MistakenTaxa, Promises, Rank
 from models.taxonomy import Taxonomy
 from training.bundling.place import FittedPlace, PlaceData, fit_place
 from training.bundling.rejection import (
@@ -21,9 +31,10 @@ from training.bundling.rejection import (
     distances_to_others,
     familiar_cutoff,
     fit_features,
-    fit_plant_head,
+    fit_head,
 )
-from training.bundling.thresholds import FittedThresholds, fit_thresholds
+from training.bundling.strangers import Strangers, drawn_among, joined
+from training.bundling.thresholds import LEAST_NAMED, FittedThresholds, fit_thresholds, mistaken_taxa
 from training.evaluation.answers import distances
 from training.evaluation.predictions import (
     ComputedRows,
@@ -55,8 +66,8 @@ class TableData(msgspec.Struct, frozen=True):
     """Features of training pictures, preprocessed as in the service."""
     training_labels: Whole
     """Position of each training picture's output."""
-    validation: Outputs | None
-    """One picture of each validation plant, at least two, for the plant head."""
+    validation: LabeledOutputs | None
+    """One picture of each validation plant, at least two, for the heads and for the taxa that are often mistaken."""
     negatives: Outputs | None
     """Pictures without a plant; None makes no plant head."""
     negative_groups: Whole
@@ -76,6 +87,8 @@ class TableData(msgspec.Struct, frozen=True):
     """What the pictures without a plant are, in words."""
     place: PlaceData | None = None
     """None if too few training pictures have a place."""
+    strangers: Strangers | None = None
+    """Plants that the bundle does not know and that do not judge it; None if none were given."""
 
 
 class Rejection(msgspec.Struct, frozen=True):
@@ -118,67 +131,160 @@ class FittedTables(msgspec.Struct, frozen=True):
     """None if there is one taxon only."""
     place: FittedPlace | None = None
     """None if there are too few places, or if they do not help."""
+    mistaken: MistakenTaxa | None = None
+    """None if no taxon is often mistaken."""
+
+
+class _Familiarity(msgspec.Struct, frozen=True):
+    """What tells plants that the network knows from other plants: a head that saw strangers, or else a table."""
+
+    cutoff: float
+    known_N: Floats
+    """Familiarity of the calibration plants."""
+    others_M: Floats
+    """Familiarity of the strangers, or of the calibration plants as if their taxa were unknown."""
+    table: FamiliarityTable | None = None
+    head: LogisticHead | None = None
+
+    def keeps(self, pictures: HeadInputs) -> Flags:
+        """Whether each picture shows a plant that may be named."""
+        if self.head is not None:
+            return np.asarray(pictures.scores(self.head) >= self.cutoff)
+        assert self.table is not None
+        return np.asarray(self.table.scores(pictures.confidence, pictures.distance) >= self.cutoff)
 
 
 def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float]) -> FittedTables:
     """Fits everything that follows the temperature.
 
-    The features are fitted on training pictures, and the plant head with its cutoff on validation plants. Familiarity,
-    its cutoff, the thresholds and the candidate sets are fitted on the calibration plants: its cutoff also on the same
-    plants as if their taxa were unknown, and the thresholds on those that both cutoffs keep, since no other plant is
-    named. Calibration plants of other data or of the validation split promise nothing. `fixed` has thresholds that are
-    not fitted.
+    The features are fitted on training pictures, and both heads, with the list of taxa that are often mistaken, on
+    validation plants. The cutoff of familiarity, the thresholds and the candidate sets are fitted on the calibration
+    plants: the thresholds on those that both cutoffs keep, since no other plant is named, and on as many strangers as
+    make every fourth plant one. Calibration plants of other data or of the validation split promise nothing. `fixed`
+    has thresholds that are not fitted.
     """
-    plants, trained_taxa_N = data.calibration, data.taxonomy.taxon_of_output[data.training_labels]
-    table = fit_features(data.training_features, trained_taxa_N, data.taxonomy.genera)
-    found, known = _see(plants.outputs, data.taxonomy, temperature, table, plants.labels)
-    familiarity = FamiliarityTable(np.sort(known.confidence), np.sort(known.distance))
-    familiar_N, strange_N = familiarity.scores(known.confidence, known.distance), np.zeros(0)
-    strangers = _as_strangers(data, known, table, np.unique(trained_taxa_N), temperature)
-    if strangers is not None:
-        strange_N = familiarity.scores(strangers[0].confidence, strangers[0].distance)
-    cutoffs = Cutoffs(familiar=familiar_cutoff(familiar_N, strange_N))
-    head = things = None
-    if data.negatives is not None and data.validation is not None:
-        things = _see(data.negatives, data.taxonomy, temperature, table)
-        head = fit_plant_head(
-            _see(data.validation, data.taxonomy, temperature, table)[1], things[1], data.negative_groups
-        )
-        cutoffs = Cutoffs(head.cutoff, cutoffs.familiar)
-    kept_N = familiar_N >= cutoffs.familiar
-    if head is not None:
-        kept_N &= head.accepts(known)
-    thresholds = fit_thresholds(found.subset(kept_N).rank_scores, fixed)
+    taxonomy = data.taxonomy
+    table = fit_features(data.training_features, taxonomy.taxon_of_output[data.training_labels], taxonomy.genera)
+    see = partial(_see, taxonomy=taxonomy, temperature=temperature, table=table)
+    found, known = see(data.calibration.outputs, labels=data.calibration.labels)
+    validation = None if data.validation is None else see(data.validation.outputs, labels=data.validation.labels)
+    head = things = strangers = without_taxa = None
+    if data.negatives is not None and validation is not None:
+        things = see(data.negatives)
+        head = fit_head(validation[1], things[1], data.negative_groups)
+    if data.strangers is not None and validation is not None:
+        strangers = data.strangers.predictions(taxonomy, temperature), see(data.strangers.outputs)[1]
+        familiar = _fit_known_head(data.strangers, strangers[1], known, validation[1])
+    else:
+        without_taxa = _as_strangers(data, known, table, temperature)
+        familiar = _fit_familiarity(known, without_taxa)
+    kept_N = (familiar.known_N >= familiar.cutoff) & _accepts(head, known)
+    plants = found.subset(kept_N)
+    if data.strangers is not None and strangers is not None:
+        drawn_M = drawn_among(data.strangers.names.source_M, len(found.rows))
+        kept_M = drawn_M & (familiar.others_M >= familiar.cutoff) & _accepts(head, strangers[1])
+        plants = joined(plants, strangers[0].subset(kept_M))
+    mistaken_T = _mistaken_taxa(validation, found, "species" in fixed, len(taxonomy.taxa))
+    thresholds = fit_thresholds(plants.rank_scores, fixed, mistaken_T[plants.named_N])
     place = _fit_place(data, kept_N, temperature, fixed)
     if data.other_data or data.is_validation:
-        thresholds = FittedThresholds(*(replace(getattr(thresholds, rank), promise=None) for rank in RANKS))
+        thresholds = thresholds.without_promises()
         if place is not None:
             place = replace(place, rule=replace(place.rule, promises=Promises()))
     left_out = rejection = None
-    if strangers is not None:
-        named_N = (strange_N >= cutoffs.familiar) & named(strangers[1], thresholds.species.threshold)
-        if head is not None:
-            named_N &= head.accepts(strangers[0])
-        left_out = LeftOutPlants(data.data, auroc(familiar_N, strange_N), share(int(named_N.sum()), len(named_N)))
+    if without_taxa is not None:
+        left_out = _left_out(data.data, familiar, head, without_taxa, thresholds)
     if head is not None and things is not None:
-        familiar_M = familiarity.scores(things[1].confidence, things[1].distance) >= cutoffs.familiar
-        rejection = _rejection(data.negatives_data, head, things[0], familiar_M, thresholds)
-    fitted_on = FittedOn(
+        rejection = _rejection(data.negatives_data, head, things[0], familiar.keeps(things[1]), thresholds)
+    calibration = Calibration(
+        **_candidate_tables(found, mistaken_T, data.prior_T),
+        features=table,
+        familiarity=familiar.table,
+        plant_head=head.head if head else None,
+        known_head=familiar.head,
+        cutoffs=Cutoffs(head.cutoff if head else 0.0, familiar.cutoff),
+        fitted_on=_fitted_on(data),
+    )
+    mistaken = None
+    if thresholds.mistaken is not None:
+        ids = tuple(taxonomy.taxa[position].taxon_id for position in np.flatnonzero(mistaken_T))
+        mistaken = MistakenTaxa(ids, thresholds.mistaken.threshold, thresholds.mistaken.promise)
+    return FittedTables(calibration, thresholds, rejection, left_out, place, mistaken)
+
+
+def _accepts(head: FittedHead | None, pictures: HeadInputs) -> Flags:
+    """Whether each picture is taken for a plant; all are without a plant head."""
+    return np.ones(len(pictures), dtype=bool) if head is None else head.accepts(pictures)
+
+
+def _fit_familiarity(known: HeadInputs, without_taxa: tuple[HeadInputs, Floats] | None) -> _Familiarity:
+    """Fits familiarity where no strangers are at hand, on calibration plants alone."""
+    table = FamiliarityTable(np.sort(known.confidence), np.sort(known.distance))
+    known_N, others_M = table.scores(known.confidence, known.distance), np.zeros(0)
+    if without_taxa is not None:
+        others_M = table.scores(without_taxa[0].confidence, without_taxa[0].distance)
+    return _Familiarity(familiar_cutoff(known_N, others_M), known_N, others_M, table=table)
+
+
+def _fit_known_head(strangers: Strangers, seen: HeadInputs, known: HeadInputs, validation: HeadInputs) -> _Familiarity:
+    """Fits familiarity on validation plants and strangers of unknown genera.
+
+    Its cutoff rests on calibration plants, and on strangers by heads that were fitted without their source.
+    """
+    far_M = ~strangers.names.near_M
+    far = strangers.names.subset(far_M)
+    fitted = fit_head(validation, seen.subset(far_M), far.folds(), far.source_M)
+    others_M, known_N = seen.scores(fitted.head), known.scores(fitted.head)
+    others_M[far_M] = fitted.other_M
+    return _Familiarity(familiar_cutoff(known_N, fitted.other_M), known_N, others_M, head=fitted.head)
+
+
+def _candidate_tables(found: Predictions, mistaken_T: Flags, prior_T: Floats) -> dict[str, ConformalTable]:
+    """Makes the tables of candidate sets: one, or two if some taxa are often mistaken."""
+    own_N = mistaken_T[found.taxon_labels_N]
+    groups = {"conformal": ~own_N} | ({"conformal_mistaken": own_N} if mistaken_T.any() else {})
+    return {
+        name: conformal_table_of(found.right_N[chosen], found.taxon_labels_N[chosen], prior_T)
+        for name, chosen in groups.items()
+    }
+
+
+def _mistaken_taxa(
+    validation: tuple[Predictions, HeadInputs] | None, calibration: Predictions, is_fixed: bool, num_taxa: int
+) -> Flags:
+    """Finds the taxa that are often mistaken, shape (num_taxa,); none if one of the groups has too few plants."""
+    none_T = np.zeros(num_taxa, dtype=bool)
+    if validation is None or is_fixed:
+        return none_T
+    found_T = mistaken_taxa(validation[0].named_N, validation[0].rank_scores["species"], num_taxa)
+    groups = found_T[calibration.named_N], found_T[calibration.taxon_labels_N]
+    enough = all(LEAST_NAMED <= own_N.sum() <= len(own_N) - LEAST_NAMED for own_N in groups)
+    return found_T if enough else none_T
+
+
+def _left_out(
+    data: str,
+    familiar: _Familiarity,
+    head: FittedHead | None,
+    without_taxa: tuple[HeadInputs, Floats],
+    thresholds: FittedThresholds,
+) -> LeftOutPlants:
+    """Judges the table of familiarity by calibration plants as if their taxa were unknown."""
+    inputs, score_N = without_taxa
+    named_N = (familiar.others_M >= familiar.cutoff) & named(score_N, thresholds.species.threshold)
+    named_N &= _accepts(head, inputs)
+    return LeftOutPlants(data, auroc(familiar.known_N, familiar.others_M), share(int(named_N.sum()), len(named_N)))
+
+
+def _fitted_on(data: TableData) -> FittedOn:
+    return FittedOn(
         data=data.data,
         date=datetime.now(UTC).date().isoformat(),
-        num_plants=len(plants.labels),
+        num_plants=len(data.calibration.labels),
         num_pictures=data.num_pictures,
         num_negatives=0 if data.negatives is None else len(data.negatives.logits),
+        num_strangers=0 if data.strangers is None else len(data.strangers.outputs.logits),
     )
-    calibration = Calibration(
-        conformal=conformal_table_of(found.right_N, found.taxon_labels_N, data.prior_T),
-        features=table,
-        familiarity=familiarity,
-        plant_head=head.head if head else None,
-        cutoffs=cutoffs,
-        fitted_on=fitted_on,
-    )
-    return FittedTables(calibration, thresholds, rejection, left_out, place)
 
 
 def _fit_place(data: TableData, kept_N: Flags, temperature: float, fixed: Mapping[Rank, float]) -> FittedPlace | None:
@@ -199,7 +305,7 @@ def _fit_place(data: TableData, kept_N: Flags, temperature: float, fixed: Mappin
 
 
 def _see(
-    outputs: Outputs, taxonomy: Taxonomy, temperature: float, table: FeatureTable, labels: Whole | None = None
+    outputs: Outputs, *, taxonomy: Taxonomy, temperature: float, table: FeatureTable, labels: Whole | None = None
 ) -> tuple[Predictions, HeadInputs]:
     """What the network and the table of distances say of some pictures; without labels, the first output is right."""
     labels = np.zeros(len(outputs.logits), np.int64) if labels is None else labels
@@ -208,13 +314,14 @@ def _see(
 
 
 def _as_strangers(
-    data: TableData, known: HeadInputs, table: FeatureTable, trained_taxa_T: Whole, temperature: float
+    data: TableData, known: HeadInputs, table: FeatureTable, temperature: float
 ) -> tuple[HeadInputs, Floats] | None:
     """What is seen of each calibration plant without its taxon, that is without its outputs and without its mean.
 
     Also returns the score of its likeliest species; None if there is one taxon only.
     """
     logits, labels, taxonomy = data.calibration.outputs.logits, data.calibration.labels, data.taxonomy
+    trained_taxa_T = np.unique(taxonomy.taxon_of_output[data.training_labels])
     if len(trained_taxa_T) < 2 or len(taxonomy.taxa) < 2:
         return None
     found = without_taxon(logits, labels, taxonomy, temperature)
@@ -245,6 +352,7 @@ def _rejection(
     """Follows each picture without a plant to its verdict, with the plant score of the fit that left it out."""
     least = thresholds.thresholds
     reaches_M = np.any([named(found.rank_scores[rank].score_N, getattr(least, rank)) for rank in RANKS], axis=0)
-    counts = head.accepted_M.sum(), (head.accepted_M & familiar_M & reaches_M).sum()
+    accepted_M = head.other_M >= head.cutoff
+    counts = accepted_M.sum(), (accepted_M & familiar_M & reaches_M).sum()
     accepted, with_name = (share(int(count), len(reaches_M)) for count in counts)
     return Rejection(data, head.auroc, accepted, with_name)

@@ -16,8 +16,9 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.stats import binom
 
+from models.metrics import Whole
 from models.ranking import RANKS, Promise, Promises, Rank, Thresholds
-from training.evaluation.predictions import RankScores, named
+from training.evaluation.predictions import Flags, RankScores, named
 
 MAX_RISK: Final = 0.05
 CONFIDENCE: Final = 0.95
@@ -29,6 +30,10 @@ UNFITTED: Final = 0.9
 """The threshold where none is fitted. Calibrated scores from here on are right in 90 % of the cases or more."""
 GRID: Final = tuple(round(step / 1000, 3) for step in range(999, 499, -1))
 """Thresholds, the strictest first. From 0.5 on a name is at least as likely as all others of its rank together."""
+
+_OFTEN: Final = 0.08
+"""Share of wrong names, sure ones and others alike, from which a taxon is often mistaken."""
+_PRIOR_PLANTS: Final = 10
 
 
 class FittedThreshold(msgspec.Struct, frozen=True):
@@ -51,6 +56,8 @@ class FittedThresholds(msgspec.Struct, frozen=True):
     species: FittedThreshold
     genus: FittedThreshold
     family: FittedThreshold
+    mistaken: FittedThreshold | None = None
+    """That of the species that are often mistaken; None if there are none, or if the species threshold was given."""
 
     @property
     def thresholds(self) -> Thresholds:
@@ -61,6 +68,11 @@ class FittedThresholds(msgspec.Struct, frozen=True):
     def promises(self) -> Promises:
         """The promises as the bundle holds them."""
         return Promises(self.species.promise, self.genus.promise, self.family.promise)
+
+    def without_promises(self) -> "FittedThresholds":
+        """Returns the same thresholds, for plants that prove nothing."""
+        found = {name: getattr(self, name) for name in self.__struct_fields__}
+        return FittedThresholds(**{name: each and replace(each, promise=None) for name, each in found.items()})
 
     @property
     def warnings(self) -> list[str]:
@@ -73,8 +85,29 @@ class FittedThresholds(msgspec.Struct, frozen=True):
         ]
 
 
-def fit_thresholds(scores: Mapping[Rank, RankScores], fixed: Mapping[Rank, float] | None = None) -> FittedThresholds:
+def mistaken_taxa(named_N: Whole, scores: RankScores, num_taxa: int) -> Flags:
+    """Finds the taxa whose names are often wrong, from validation plants; shape (num_taxa,).
+
+    The risk of a name is the share of wrong ones, with ten more plants of the mean risk. The species threshold of these
+    taxa is fitted to their own calibration plants, which did not choose them, and so is that of the others: a promise
+    about the mean of all says little about a group of plants that resemble each other.
+    """
+    sure_N = scores.score_N >= GRID[-1]
+    number_T, wrong_T = (
+        np.bincount(named_N[chosen_N], minlength=num_taxa) for chosen_N in (sure_N, sure_N & ~scores.right_N)
+    )
+    mean = wrong_T.sum() / max(number_T.sum(), 1)
+    return np.asarray((wrong_T + _PRIOR_PLANTS * mean) / (number_T + _PRIOR_PLANTS) > _OFTEN)
+
+
+def fit_thresholds(
+    scores: Mapping[Rank, RankScores],
+    fixed: Mapping[Rank, float] | None = None,
+    mistaken_N: Flags | None = None,
+) -> FittedThresholds:
     """Fits the thresholds of all ranks, each on the plants that no finer rank names.
+
+    `mistaken_N` says which plants would be named as one of the taxa that are often mistaken.
 
     The species threshold was chosen with the same plants, so those left for the genus are not independent of it. The
     choice depends on the names that were tested, from the highest score to the first failure. Below that failure no
@@ -87,11 +120,16 @@ def fit_thresholds(scores: Mapping[Rank, RankScores], fixed: Mapping[Rank, float
     """
     left_N = np.ones(len(scores["species"].score_N), dtype=bool)
     found: dict[str, FittedThreshold] = {}
+    if mistaken_N is not None and mistaken_N.any() and "species" not in (fixed or {}):
+        found["mistaken"] = fit_threshold(scores["species"].subset(mistaken_N))
+        left_N = ~mistaken_N
     for rank in RANKS:
         chosen = (fixed or {}).get(rank)
         own = scores[rank].subset(left_N)
         found[rank] = fit_threshold(own) if chosen is None else _without_promise(own, chosen)
         left_N &= ~named(scores[rank].score_N, found[rank].threshold)
+        if rank == "species" and mistaken_N is not None and "mistaken" in found:
+            left_N |= mistaken_N & ~named(scores["species"].score_N, found["mistaken"].threshold)
     return FittedThresholds(**found)
 
 

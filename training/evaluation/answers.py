@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.answer import AnswerModel, picture_weights
-from models.calibration import CoverageKind, FeatureTable, PlantHead
+from models.calibration import CoverageKind, FeatureTable, LogisticHead
 from models.metrics import NamesOfRank, Share, Whole, macro_mean, share
 from models.ranking import (
     RANKS,
@@ -42,6 +42,11 @@ class PictureScores(msgspec.Struct, frozen=True):
     familiar_N: npt.NDArray[np.float64] | None
     """None without a table of familiarity."""
 
+    def subset(self, chosen: Flags) -> "PictureScores":
+        """Returns those of some of the pictures."""
+        plant_N, familiar_N = (None if each is None else each[chosen] for each in (self.plant_N, self.familiar_N))
+        return PictureScores(self.found.subset(chosen), plant_N, familiar_N)
+
 
 class Verdicts(msgspec.Struct, frozen=True):
     """The verdict on each picture alone."""
@@ -62,12 +67,14 @@ def score_pictures(outputs: Outputs, labels_N: Whole, model: AnswerModel) -> Pic
     found = calibrated_predictions(outputs.logits, labels_N, model.taxonomy, model.temperature)
     if tables.features is None:
         return PictureScores(found, None, None)
-    distance_N, head, known = distances(tables.features, outputs.features), tables.plant_head, tables.familiarity
-    return PictureScores(
-        found,
-        plant_N=None if head is None else plant_scores(head, outputs.features, found.confidence_N, distance_N),
-        familiar_N=None if known is None else known.scores(found.confidence_N, distance_N),
+    distance_N = distances(tables.features, outputs.features)
+    plant_N, known_N = (
+        None if head is None else head_scores(head, outputs.features, found.confidence_N, distance_N)
+        for head in (tables.plant_head, tables.known_head)
     )
+    if known_N is None and tables.familiarity is not None:
+        known_N = tables.familiarity.scores(found.confidence_N, distance_N)
+    return PictureScores(found, plant_N, known_N)
 
 
 def verdicts_of(scores: PictureScores, model: AnswerModel) -> Verdicts:
@@ -81,8 +88,10 @@ def verdicts_of(scores: PictureScores, model: AnswerModel) -> Verdicts:
     if cutoffs is not None and scores.familiar_N is not None:
         open_N &= scores.familiar_N >= cutoffs.familiar
     for rank in RANKS:
-        best = scores.found.rank_scores[rank]
-        named_N = open_N & named(best.score_N, getattr(model.thresholds, rank))
+        best, threshold = scores.found.rank_scores[rank], getattr(model.thresholds, rank)
+        if rank == "species" and model.mistaken is not None:
+            threshold = np.where(model.is_mistaken[scores.found.named_N], model.mistaken.threshold, threshold)
+        named_N = open_N & named(best.score_N, threshold)
         rank_N[named_N], right_N[named_N] = rank, best.right_N[named_N]
         open_N &= ~named_N
     return Verdicts(rank_N, right_N)
@@ -94,8 +103,10 @@ def distances(table: FeatureTable, features: Rows) -> Floats:
     return np.concatenate([table.distances(features[part]) for part in parts])
 
 
-def plant_scores(head: PlantHead, features: Rows, confidence_N: Floats, distance_N: Floats) -> npt.NDArray[np.float64]:
-    """Returns the plant score of each picture, a few at a time."""
+def head_scores(
+    head: LogisticHead, features: Rows, confidence_N: Floats, distance_N: Floats
+) -> npt.NDArray[np.float64]:
+    """Returns the score of each picture, a few at a time."""
     parts = chunks(*features.shape)
     return np.concatenate([head.scores(features[part], confidence_N[part], distance_N[part]) for part in parts])
 
@@ -154,8 +165,11 @@ def coverage_figures(logits: Rows, labels_N: Whole, model: AnswerModel) -> list[
     table = model.calibration.conformal
     if table is None:
         return []
-    asked = [(kind, coverage) for kind in KINDS for coverage in COVERAGES]
-    least = [table.least_conformity(coverage, kind) for kind, coverage in asked]
+    asked, other = [(kind, coverage) for kind in KINDS for coverage in COVERAGES], model.calibration.conformal_mistaken
+    least = [np.full(len(table.prior_T), table.least_conformity(coverage, kind)) for kind, coverage in asked]
+    if other is not None:
+        for (kind, coverage), least_T in zip(asked, least, strict=True):
+            least_T[model.is_mistaken] = other.least_conformity(coverage, kind)
     sizes, hits = np.empty((len(asked), len(logits))), np.empty((len(asked), len(logits)), dtype=bool)
     for part in chunks(*logits.shape):
         taxa_NT = taxon_probabilities(output_probabilities(logits[part], model.temperature), model.taxonomy)
@@ -165,7 +179,7 @@ def coverage_figures(logits: Rows, labels_N: Whole, model: AnswerModel) -> list[
         for index, each in enumerate(least):
             size_N = np.count_nonzero(conformity_NT >= each, axis=1)
             sizes[index, part] = np.maximum(size_N, 1)  # the best taxon where no p-value is high enough
-            hits[index, part] = np.where(size_N == 0, is_best_N, right_N >= each)
+            hits[index, part] = np.where(size_N == 0, is_best_N, right_N >= each[labels_N[part]])
     return [
         CoverageFigures(*how, share(int(hit.sum()), len(hit)), macro_mean(hit, labels_N), float(size.mean()))
         for how, size, hit in zip(asked, sizes, hits, strict=True)

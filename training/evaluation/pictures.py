@@ -130,24 +130,27 @@ class PictureFiles(msgspec.Struct, frozen=True):
     def outputs(self, network: Path, folder: Path | None = None, *, bf16: bool = False) -> tuple[Outputs, Whole]:
         """Runs a network file, see `run_network`; pictures that cannot be read are left out.
 
-        Also returns the group of each picture: its folder if there are five or more, else the picture itself.
+        Also returns the positions of those that can be read.
         """
-        readable: list[Path] = []
+        readable: list[int] = []
         pictures = self._pixels(readable)
         batches = iter(lambda: list(islice(pictures, BATCH_SIZE)), [])
         outputs = run_network(network, map(np.stack, batches), folder, bf16=bf16)
-        folders, group_of_picture = np.unique([str(path.parent) for path in readable], return_inverse=True)
-        own_groups = np.arange(len(readable))
-        return outputs, group_of_picture if len(folders) >= _LEAST_FOLDERS else own_groups
+        return outputs, np.array(readable)
 
-    def _pixels(self, readable: list[Path]) -> Iterator[Pixels]:
-        """Yields the network input of each picture that can be read, and appends its path to a list."""
-        for path in _shown(self.paths, self.name, len(self.paths)):
+    def groups(self, positions: Whole) -> Whole:
+        """Returns the group of some of the pictures: the folder if there are five or more, else the picture itself."""
+        folders, group_of_picture = np.unique([str(self.paths[each].parent) for each in positions], return_inverse=True)
+        return group_of_picture if len(folders) >= _LEAST_FOLDERS else np.arange(len(positions))
+
+    def _pixels(self, readable: list[int]) -> Iterator[Pixels]:
+        """Yields the network input of each picture that can be read, and appends its position to a list."""
+        for position, path in enumerate(_shown(self.paths, self.name, len(self.paths))):
             try:
                 pixels, _ = picture_to_input(path.read_bytes(), self.spec)
             except (OSError, PictureError):
                 continue
-            readable.append(path)
+            readable.append(position)
             yield pixels
         if len(readable) < self.least:
             raise DataError(

@@ -168,9 +168,12 @@ class RankScores(Columns, frozen=True):
     """Whether it is the name of the labeled taxon."""
 
 
-def named(score_N: Floats, threshold: float) -> Flags:
-    """Returns which pictures a verdict names at a rank; a threshold of 1 names none (`models/ranking.py`)."""
-    return np.asarray((score_N >= threshold) & (threshold < 1) & (score_N > 0))
+def named(score_N: Floats, threshold: float | Floats) -> Flags:
+    """Returns which pictures a verdict names at a rank; a threshold of 1 names none (`models/ranking.py`).
+
+    The threshold may be another one for each picture.
+    """
+    return np.asarray((score_N >= threshold) & (np.asarray(threshold) < 1) & (score_N > 0))
 
 
 def rank_scores(taxa_NT: Floats, labels_N: Whole, taxonomy: Taxonomy) -> dict[Rank, RankScores]:

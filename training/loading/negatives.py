@@ -40,6 +40,10 @@ class Negatives(msgspec.Struct, frozen=True):
     """Files that were left out, since they are missing or have no readable header."""
     sha256: str = ""
     """Hash of the paths below their folders, so that a folder may be moved; empty without folders."""
+    scientific_names: tuple[str, ...] = ()
+    """Name of each picture, from the column of a list; else empty."""
+    sources: tuple[int, ...] = ()
+    """Number of the folder or list that each picture comes from."""
 
     @property
     def description(self) -> str:
@@ -62,19 +66,20 @@ def list_negatives(
     once: otherwise the fit would know a picture that judges it.
 
     A folder is read with all folders below it, unless it has a file `labels.csv`. A CSV list has the column `path`
-    (absolute, or relative to the list); if it has the column `split`, the rows of `splits` are taken.
+    (absolute, or relative to the list); if it has the column `split`, the rows of `splits` are taken. Its column
+    `scientific_name` says which plant is unknown.
 
     Raises:
         DataError: A folder or list is missing, cannot be read, or has no picture.
     """
-    found, digest, num_broken = dict[Path, Path](), hashlib.sha256(), 0
+    found, digest, num_broken = dict[Path, tuple[Path, str, int]](), hashlib.sha256(), 0
     what, flag = _KINDS[label]
-    for given in folders:
+    for source, given in enumerate(folders):
         if not given.exists():
             raise DataError(f"no such folder of pictures {what}", value=given, remedy=f"correct {flag}")
-        names = _names(given, splits)
+        listed = _listed_pictures(given, splits)
         root = given if given.is_dir() else given.parent
-        readable = [name for name in names if _has_header(root / name)]
+        readable = {name: plant for name, plant in listed.items() if _has_header(root / name)}
         if not readable:
             raise DataError(
                 f"no picture {what} can be read",
@@ -82,11 +87,12 @@ def list_negatives(
                 limit=f"a folder of pictures, or a list with rows of split {' or '.join(splits)}",
                 remedy=f"correct {flag}",
             )
-        num_broken += len(names) - len(readable)
-        for name in readable:
-            found.setdefault((root / name).resolve(), root / name)
+        num_broken += len(listed) - len(readable)
+        for name, plant in readable.items():
+            found.setdefault((root / name).resolve(), (root / name, plant, source))
         digest.update("\n".join([*readable, ""]).encode(errors="surrogateescape"))
-    return Negatives(label, tuple(found.values()), num_broken, digest.hexdigest() if folders else "")
+    paths, plants, sources = zip(*found.values(), strict=True) if found else ((), (), ())
+    return Negatives(label, paths, num_broken, digest.hexdigest() if folders else "", plants, sources)
 
 
 def pictures_of_no_class(recipe: NegativesRecipe) -> tuple[Negatives, Negatives]:
@@ -104,20 +110,20 @@ def num_unknown(labels: Tensor) -> int:
     return int((labels == UNKNOWN_PLANT).sum())
 
 
-def _names(given: Path, splits: tuple[str, ...]) -> list[str]:
-    """Paths of the pictures, as they are below the folder or in the list."""
+def _listed_pictures(given: Path, splits: tuple[str, ...]) -> dict[str, str]:
+    """Paths of the pictures, as they are below the folder or in the list, each with its scientific name or nothing."""
     table = given / _LIST if given.is_dir() else given
     if table.is_file():
-        return list(_listed(table, splits))
+        return dict(_listed(table, splits))
     found = []
     for folder, folders, files in os.walk(given):
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths = [Path(folder, name) for name in files if not name.startswith(".")]
         found += [path.relative_to(given).as_posix() for path in paths if path.suffix.lower() not in _NO_PICTURES]
-    return sorted(found)
+    return dict.fromkeys(sorted(found), "")
 
 
-def _listed(table: Path, splits: tuple[str, ...]) -> Iterator[str]:
+def _listed(table: Path, splits: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     try:
         with table.open(newline="", encoding="utf-8-sig") as stream:
             reader: csv.DictReader[str] = csv.DictReader(stream)
@@ -130,7 +136,7 @@ def _listed(table: Path, splits: tuple[str, ...]) -> Iterator[str]:
                 )
             for row in reader:
                 if row["path"] and ("split" not in columns or row["split"] in splits):
-                    yield row["path"]
+                    yield row["path"], (row.get("scientific_name") or "").strip()
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{table} is not a UTF-8 CSV file", value=error, remedy="save it as CSV in UTF-8") from error
 

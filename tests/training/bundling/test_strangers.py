@@ -1,0 +1,122 @@
+"""Plants that a bundle does not know: what is known of their names, what they teach, and what judges the bundle."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from models.answer import AnswerModel, Question, answer_plant
+from models.errors import DataError
+from models.taxonomy import Output, Taxon, Taxonomy
+from tests.training.bundling.drawn_outputs import NOISE, NUM_FEATURES, TAXONOMY, draw_outputs, table_data
+from training.bundling.strangers import StrangerNames, Strangers, drawn_among, names_of
+from training.bundling.tables import fit_tables
+from training.bundling.thresholds import FittedThreshold, fit_thresholds, mistaken_taxa
+from training.evaluation.predictions import RankScores
+
+TAXA = (
+    Taxon("quercus-robur", "Quercus robur", "species", genus="Quercus", family="Fagaceae"),
+    Taxon("rosa-canina", "Rosa canina", "species", genus="Rosa", family="Rosaceae"),
+)
+KNOWN = Taxonomy(
+    taxonomy_version="test",
+    taxa=TAXA,
+    outputs=tuple(Output(key=f"all:{taxon.taxon_id}", source="all", taxon_id=taxon.taxon_id) for taxon in TAXA),
+)
+
+
+def looked_up(*names):
+    return names_of([(Path(f"folder {at}/a.jpg"), name, 0) for at, name in enumerate(names)], KNOWN)
+
+
+def test_genus_and_family_of_a_stranger_are_known_or_not():
+    found = looked_up("Quercus suber", "Fagus sylvatica", "Musa acuminata", "")
+    assert (found.near_M.tolist(), found.kin_M.tolist()) == ([True, False, False, False], [True, True, False, False])
+    assert found.label_M[:2].tolist() == [0, 0]
+
+
+def test_a_genus_stands_on_one_side_of_fit_and_judgment_and_both_sides_have_some():
+    genera = [f"Genus{number} alba" for number in range(200)]
+    found = looked_up(*genera, *(name.replace("alba", "rubra") for name in genera))
+    assert np.array_equal(found.judges_M[:200], found.judges_M[200:])
+    assert np.array_equal(found.group_M[:200], found.group_M[200:])
+    assert 0.15 < found.judges_M.mean() < 0.35
+
+
+def test_a_stranger_that_the_bundle_knows_is_refused():
+    with pytest.raises(DataError, match=r"shows one that the bundle knows .*Rosa canina.*--unknown"):
+        looked_up("Quercus suber", "Rosa canina L.")
+
+
+@pytest.mark.parametrize(("sources", "folds"), [([0, 0, 1], [0, 0, 1]), ([0, 0, 0], [4, 4, 5])])
+def test_a_source_is_left_out_as_a_whole_or_a_genus_if_there_is_one_source(sources, folds):
+    flags = np.zeros(3, dtype=bool)
+    names = StrangerNames(np.array(sources), np.array([4, 4, 5]), flags, np.zeros(3, np.intp), flags, flags)
+    assert names.folds().tolist() == folds
+
+
+def test_every_fourth_plant_is_a_stranger_and_small_sources_count_as_much_as_large_ones():
+    source_M = np.repeat([0, 1, 2], [1000, 30, 5])
+    chosen_M = drawn_among(source_M, 300)
+    assert np.bincount(source_M[chosen_M]).tolist() == [65, 30, 5]  # 100 of 400
+
+
+def drawn_strangers(seed, num_genera=60, each=10, near=False):
+    """Plants of directions that the network never had, or between two of its own."""
+    random = np.random.default_rng(seed)
+    directions = random.normal(size=(num_genera, NUM_FEATURES)).repeat(each, axis=0)
+    noise = random.normal(0, NOISE, directions.shape)
+    flags, number = np.zeros(len(directions), dtype=bool), np.arange(num_genera).repeat(each)
+    names = StrangerNames(number % 3, number, flags, np.zeros(len(number), np.intp), flags | near, flags | near)
+    return Strangers(draw_outputs(directions + noise), names, "drawn strangers")
+
+
+def share_named(fitted, outputs):
+    model = AnswerModel(TAXONOMY, 1.0, fitted.thresholds.thresholds, calibration=fitted.calibration)
+    pairs = zip(*outputs, strict=True)
+    ranks = [answer_plant(logits[None], seen[None], model, Question()).verdict.rank for logits, seen in pairs]
+    return np.mean([rank == "species" for rank in ranks])
+
+
+def test_with_strangers_familiarity_is_a_head_that_names_fewer_new_strangers():
+    with_some, without = (fit_tables(table_data(strangers=each), 1.0, {}) for each in (drawn_strangers(1), None))
+    assert with_some.calibration.familiarity is None
+    assert without.calibration.known_head is None
+    assert with_some.left_out is None
+    assert with_some.calibration.fitted_on.num_strangers == 600
+    new = drawn_strangers(2).outputs
+    assert share_named(with_some, new) <= share_named(without, new)
+    assert share_named(with_some, new) < 0.1
+
+
+def test_the_promise_counts_strangers_among_the_names():
+    """Of a head that cannot tell them, all strangers that score high get wrong names, and the threshold rises."""
+    strangers = drawn_strangers(1)
+    calibration = table_data().calibration.outputs
+    alike = replace(strangers, outputs=calibration.choose(np.arange(len(strangers.names.source_M)) % 800))
+    one, other = (fit_tables(table_data(strangers=each), 1.0, {}).thresholds for each in (strangers, alike))
+    assert one.promises.species is not None
+    assert other.promises.species is None or other.species.threshold > one.species.threshold
+
+
+def test_taxa_whose_names_are_often_wrong_are_found_and_few_plants_say_little():
+    named_N = np.repeat([0, 1, 2], [100, 100, 4])
+    right_N = np.ones(204, dtype=bool)
+    right_N[100:120] = False  # a fifth of taxon 1
+    right_N[-1] = False  # one of four of taxon 2
+    found = mistaken_taxa(named_N, RankScores(np.full(204, 0.9), right_N), 4)
+    assert found.tolist() == [False, True, True, True]
+
+
+def test_taxa_that_are_often_mistaken_have_a_threshold_of_their_own():
+    random = np.random.default_rng(0)
+    score_N = random.uniform(0.5, 1, 4000)
+    mistaken_N = np.arange(4000) < 2000
+    right_N = random.random(4000) < np.where(mistaken_N, score_N**2, 0.99)
+    nothing = RankScores(np.full(4000, -1.0), np.zeros(4000, dtype=bool))
+    scores = {"species": RankScores(score_N, right_N), "genus": nothing, "family": nothing}
+    apart, together = fit_thresholds(scores, {}, mistaken_N), fit_thresholds(scores)
+    assert isinstance(apart.mistaken, FittedThreshold)
+    assert apart.species.threshold < together.species.threshold < apart.mistaken.threshold
+    assert fit_thresholds(scores, {"species": 0.7}, mistaken_N).mistaken is None

@@ -1,0 +1,149 @@
+"""Photographs of plants that a bundle does not know: what they teach its tables, and what they say of its names.
+
+A quarter of their genera judges the bundle and is in no fit. Of the others, plants of unknown genera teach familiarity
+what a stranger is. All of them stand among the calibration plants when the thresholds are fitted, so that the promise
+of a name holds where one plant in four is a stranger. Another species of a genus that the bundle knows is rightly named
+by its genus, and by its family.
+
+A head that has seen one source of strangers learns that source's style. So where there are several sources, the scores
+that set the cutoff and the thresholds are those of heads that were fitted without the source.
+
+Letters in names: M strangers.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from models.answer import AnswerModel
+from models.errors import DataError
+from models.metrics import Share, Whole, share
+from models.ranking import RANKS
+from models.taxonomy import Taxonomy, taxon_id_from_name
+from training.dataset.names import genus_families, parse_name
+from training.evaluation.answers import PictureScores, score_pictures, stranger_figures, verdicts_of
+from training.evaluation.predictions import Columns, Flags, Outputs, Predictions, calibrated_predictions
+
+JUDGING: Final = 0.25
+"""Share of the genera whose photographs judge the bundle."""
+STRANGERS: Final = 0.25
+"""Share of strangers among the plants that the promise of a name holds for: one plant in four."""
+
+
+_GROUPS: Final = ("genus", "family")
+
+
+class StrangerNames(Columns, frozen=True):
+    """What is known about the plants of some photographs, each an array over them."""
+
+    source_M: Whole
+    """Number of the folder or list that each comes from."""
+    group_M: Whole
+    """Number of its genus, or of its folder if it has no name: these are never divided."""
+    judges_M: Flags
+    """Whether it judges the bundle."""
+    label_M: Whole
+    """An output of its genus or family, any if the bundle knows none of the two."""
+    near_M: Flags
+    """Whether the bundle knows its genus."""
+    kin_M: Flags
+    """Whether the bundle knows its family."""
+
+    def folds(self) -> Whole:
+        """Groups for cross-validation: the sources if there are several, else the genera."""
+        return self.source_M if len(np.unique(self.source_M)) > 1 else self.group_M
+
+
+def names_of(pictures: Sequence[tuple[Path, str, int]], taxonomy: Taxonomy) -> StrangerNames:
+    """Looks up genus and family of each photograph: its file, its scientific name or nothing, and its source.
+
+    Raises:
+        DataError: A plant is known to the bundle.
+    """
+    taxa = [taxonomy.taxa[position] for position in taxonomy.taxon_of_output]
+    of_genus, of_family = ({getattr(taxon, rank): output for output, taxon in enumerate(taxa)} for rank in _GROUPS)
+    groups, rows = dict[str, int](), []
+    for path, name, source in pictures:
+        plant = parse_name(name, scientific=True) if name else None
+        if plant is not None and taxon_id_from_name(plant.scientific_name) in taxonomy.by_id:
+            raise DataError(
+                "a photograph of an unknown plant shows one that the bundle knows",
+                value=f"{name}, {path}",
+                remedy="take it out of the list of --unknown",
+            )
+        genus = "" if plant is None else plant.genus
+        group = genus or str(path.parent)
+        judges = int(hashlib.sha256(group.encode()).hexdigest()[:8], 16) < JUDGING * 16**8
+        near = of_genus.get(genus) if genus else None
+        label = near if near is not None else of_family.get(genus_families().get(genus) or "none")
+        number = groups.setdefault(group, len(groups))
+        rows.append((source, number, judges, label or 0, near is not None, label is not None))
+    source_M, group_M, judges_M, label_M, near_M, kin_M = np.array(rows, dtype=np.intp).reshape(-1, 6).T
+    return StrangerNames(source_M, group_M, judges_M > 0, label_M, near_M > 0, kin_M > 0)
+
+
+class Strangers(msgspec.Struct, frozen=True):
+    """What a network file says of strangers, and what they are."""
+
+    outputs: Outputs
+    names: StrangerNames
+    data: str
+    """What they are, in words."""
+
+    def choose(self, chosen: Flags) -> "Strangers":
+        """Returns some of them, without reading them."""
+        return replace(self, outputs=self.outputs.choose(np.flatnonzero(chosen)), names=self.names.subset(chosen))
+
+    def predictions(self, taxonomy: Taxonomy, temperature: float) -> Predictions:
+        """Returns the calibrated predictions; a name is right at the ranks at which the bundle knows the plant."""
+        found = calibrated_predictions(self.outputs.logits, self.names.label_M, taxonomy, temperature)
+        known_MR = np.stack([np.zeros_like(self.names.near_M), self.names.near_M, self.names.kin_M], axis=1)
+        return replace(found, rank_right_NR=found.rank_right_NR & known_MR)
+
+
+def drawn_among(source_M: Whole, num_plants: int) -> Flags:
+    """Draws so many strangers that one in four plants is one, as evenly by source as can be, with a fixed seed."""
+    random_M, turn_M = np.random.default_rng(0).permutation(len(source_M)), np.empty(len(source_M), dtype=np.intp)
+    for source in np.unique(source_M):
+        own = random_M[source_M[random_M] == source]
+        turn_M[own] = np.arange(len(own))  # the first of each source, the second of each, and so on
+    number = round(num_plants * STRANGERS / (1 - STRANGERS))
+    chosen_M = np.zeros(len(source_M), dtype=bool)
+    chosen_M[random_M[np.argsort(turn_M[random_M], kind="stable")][:number]] = True
+    return chosen_M
+
+
+def joined(plants: Predictions, strangers: Predictions) -> Predictions:
+    """Joins the predictions for calibration plants and for strangers."""
+    fields = plants.__struct_fields__
+    return Predictions(*(np.concatenate([getattr(each, name) for each in (plants, strangers)]) for name in fields))
+
+
+class JudgedStrangers(msgspec.Struct, frozen=True):
+    """What becomes of strangers whose genera no fit has seen."""
+
+    data: str
+    auroc: float
+    """Chance that a test plant is more familiar than a plant of a genus that the bundle does not know."""
+    named_species: Share
+    """Plants of unknown genera that get the name of a species, which is always wrong."""
+    named: Share
+    """Those that get a name at any rank."""
+    near_wrong: Share | None
+    """Other species of known genera that get a wrong name, at any rank; None without any."""
+
+
+def judge_strangers(strangers: Strangers, known: PictureScores, model: AnswerModel) -> JudgedStrangers:
+    """Follows strangers to their verdicts; `known` are the scores of known plants."""
+    scores = score_pictures(strangers.outputs, strangers.names.label_M, model)
+    scores = replace(scores, found=strangers.predictions(model.taxonomy, model.temperature))
+    figures = stranger_figures("familiarity", known, scores.subset(~strangers.names.near_M), model)
+    near = verdicts_of(scores.subset(strangers.names.near_M), model)
+    wrong = int((np.isin(near.rank_N, RANKS) & ~near.right_N).sum())
+    near_wrong = share(wrong, len(near.rank_N)) if len(near.rank_N) else None
+    return JudgedStrangers(strangers.data, figures.auroc, figures.named_species, figures.named, near_wrong)
