@@ -1,11 +1,10 @@
 """Program: measures how far the answers of the demonstration bundle can be believed.
 
 python benchmarks/demonstration.py --data DATA --negatives DIR --unknown DIR --photographs DIR
-    --left-out SMALLER ... [--out FILE.json]
+    [--out FILE.json]
 
-The test split judges names, scores and candidate sets; `--negatives` shows other things, `--unknown` seedlings. Each
-`--left-out` is a folder of benchmarks/left_out.py with a bundle that was trained with it in `SMALLER/bundle`: its
-photographs of left-out taxa are plants that the bundle cannot know.
+The test split judges names, scores and candidate sets; `--negatives` shows other things, `--unknown` seedlings. What
+becomes of wild flowers that a bundle does not know is measured by benchmarks/same_photographs.py.
 """
 
 import csv
@@ -24,7 +23,6 @@ import msgspec
 import numpy as np
 import tyro
 
-from benchmarks.left_out import LIST
 from benchmarks.result import percent, table, write_result
 from benchmarks.serving.flags import DEMONSTRATION, Network, network_of
 from benchmarks.serving.photographs import drawn_photographs
@@ -35,7 +33,7 @@ from models.preprocess import picture_to_input
 from models.ranking import Promise, Promises, Thresholds, VerdictRank
 from training.dataset.manifest import Manifest
 from training.evaluate import Evaluate, bundle_subject, evaluate, measure
-from training.evaluation.answers import ServedAnswers, StrangerFigures, score_pictures, verdicts_of
+from training.evaluation.answers import ServedAnswers, score_pictures, verdicts_of
 from training.evaluation.pictures import PictureFiles
 from training.evaluation.split_metrics import SplitMetrics, class_metrics, evaluate_predictions
 from training.machine import Machine, this_machine
@@ -60,8 +58,6 @@ class Demonstration(msgspec.Struct, frozen=True, kw_only=True):
     photographs: Path
     """Folder of phone photographs; those named phone_flower* and phone_leaf* show plants that the bundle does not
     know."""
-    left_out: tuple[Path, ...] = ()
-    """Folders of benchmarks/left_out.py, each with a bundle."""
     workers: int = 2
     """Loader processes; 0 loads in the main process."""
     out: Path | None = None
@@ -77,22 +73,6 @@ class PhoneAnswer(msgspec.Struct, frozen=True):
     score: float
     best: str
     """The likeliest taxon, whether or not it is named."""
-
-
-class LeftOut(msgspec.Struct, frozen=True):
-    """A bundle that does not know some of the taxa."""
-
-    what: str
-    num_taxa: int
-    """Taxa that were left out."""
-    top1: Share
-    """On the test photographs of the taxa that it knows."""
-    named_species: Share
-    """Test photographs that get the name of a species."""
-    named: Share
-    """Test photographs that get any name."""
-    unknown: StrangerFigures
-    """The photographs of the taxa that were left out."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +100,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     seedlings_not_a_plant: Share
     """Seedlings of all species that are taken for other things."""
     photographs: list[PhoneAnswer]
-    left_out: list[LeftOut]
     answer_ms: float
     """Median time of one answer to a picture of 1 MP on one thread: decoding, network and tables."""
 
@@ -160,7 +139,6 @@ def measure_all(command: Demonstration) -> Result:
         seedlings={name: dict(ranks) for name, ranks in seedlings.items()},
         seedlings_not_a_plant=share(verdicts["not_a_plant"], verdicts.total()),
         photographs=_phone_answers(bundle, command.photographs),
-        left_out=[_left_out(folder, command.workers) for folder in command.left_out],
         answer_ms=_answer_ms(bundle),
     )
     write_result(result, markdown(result), command.out)
@@ -200,22 +178,9 @@ def _answers(bundle: Bundle, paths: tuple[Path, ...]) -> list[PlantAnswer]:
 
 def _served(command: Demonstration, strangers: tuple[Path, ...]) -> ServedAnswers:
     with tempfile.TemporaryDirectory(prefix="demonstration-") as temporary:
-        unknown = Path(temporary) / LIST
+        unknown = Path(temporary) / "seedlings.csv"
         unknown.write_text("\n".join(["path", *map(str, strangers), ""]), encoding="utf-8")
         return _evaluated(command.data, command.bundle, unknown, command.workers, negatives=command.negatives)[1]
-
-
-def _left_out(folder: Path, workers: int) -> LeftOut:
-    metrics, served = _evaluated(folder, folder / "bundle", folder / LIST, workers)
-    assert served.unknown is not None
-    with (folder / LIST).open(newline="", encoding="utf-8") as stream:
-        taxa = {row["scientific_name"] for row in csv.DictReader(stream)}
-    named = sum(names.num_named for names in served.verdicts.by_rank.values())
-    species = served.verdicts.by_rank["species"]
-    total = served.verdicts.num_pictures
-    return LeftOut(
-        folder.name, len(taxa), metrics.top1_taxon, share(species.num_named, total), share(named, total), served.unknown
-    )
 
 
 def _evaluated(
@@ -251,17 +216,6 @@ def markdown(result: Result) -> str:
     phones = [
         (each.file, each.verdict, each.name or "-", f"{each.best} {each.score:.2f}") for each in result.photographs
     ]
-    left_out = [
-        (
-            f"{each.what}, {each.num_taxa} taxa",
-            percent(each.top1),
-            percent(each.named_species),
-            f"{each.unknown.auroc:.3f}",
-            percent(each.unknown.named_species),
-            percent(each.unknown.named),
-        )
-        for each in result.left_out
-    ]
     columns = ("candidate sets", "asked", "plants covered", "mean of the taxa", "mean size")
     sets_of = [
         (
@@ -288,10 +242,6 @@ def markdown(result: Result) -> str:
         table(("worst taxa", "top-1"), worst),
         table(("seedlings", *ranks), seedlings),
         table(("phone photograph", "verdict", "name", "likeliest"), phones),
-        table(
-            ("left out", "top-1 of known", "known named a species", "AUROC", "unknown named a species", "at any rank"),
-            left_out,
-        ),
     ]
     return "\n\n".join([f"{result.machine}: {result.network}.", *tables])
 
