@@ -44,6 +44,7 @@ from models.openvino_session import require_bf16
 from models.place import PLACE_FILE, PLACE_PART, write_place
 from models.preprocess import InputSpec
 from models.ranking import RANKS, Rank
+from models.taxonomy import Taxonomy
 from training.bundling.model_card import (
     MODEL_CARD_FILE,
     calibration_section,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 
 LEAST_NEGATIVES: Final = 20
 """Pictures without a plant that a plant head needs; with fewer, cross-validation says nothing."""
+_LEAST_GENERA: Final = 5  # one for each fold of the fit
 _LEAST_PLANTS: Final = 2  # of which one is left out of the fit that judges it
 WORKERS: Final = 2
 """Loader processes."""
@@ -239,7 +241,7 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
         if trained_on:
             name += f" that the network {'was' if trained_on == found.sha256 else 'may have been'} trained on"
         negatives = PictureFiles(found.paths, spec, LEAST_NEGATIVES, name)
-    unknown = _unknown_files(command.unknown, spec) if command.unknown else None
+    unknown = _unknown_files(command.unknown, spec, manifest.taxonomy) if command.unknown else None
     sets = picture_sets(manifest, spec, WORKERS, negatives=negatives, unknown=unknown, other_data=other_data)
     if (negatives or unknown) and len(np.unique(sets.validation.plants)) < _LEAST_PLANTS:
         raise DataError(
@@ -251,19 +253,31 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
     return sets
 
 
-def _unknown_files(folders: tuple[Path, ...], spec: InputSpec) -> "UnknownFiles":
+def _unknown_files(folders: tuple[Path, ...], spec: InputSpec, taxonomy: Taxonomy) -> "UnknownFiles":
     """Lists the photographs of plants that the network does not know.
 
     Raises:
-        DataError: They are of too few genera to be divided into those of the fit and those that judge it.
+        DataError: They are of too few genera to be divided into those of the fit and those that judge it, or the
+            network knows one of them.
     """
     from training.bundling.evaluated_network import UnknownFiles
+    from training.bundling.strangers import names_of
     from training.evaluation.pictures import PictureFiles
     from training.loading.negatives import UNKNOWN_PLANT, list_negatives
 
     found = list_negatives(folders, label=UNKNOWN_PLANT)
-    files = PictureFiles(found.paths, spec, LEAST_NEGATIVES, "photographs of unknown plants")
-    return UnknownFiles(files, found.scientific_names, found.sources)
+    names = names_of(list(zip(found.paths, found.scientific_names, found.sources, strict=True)), taxonomy)
+    fitted, judging = (
+        len(np.unique(names.group_M[~names.near_M & some])) for some in (~names.judges_M, names.judges_M)
+    )
+    if fitted < _LEAST_GENERA or not judging:
+        raise DataError(
+            "the unknown plants are of too few genera that the network does not know",
+            value=f"{fitted} for the fit and {judging} that judge it",
+            limit=f"at least {_LEAST_GENERA} and 1, a quarter being drawn to judge",
+            remedy="add photographs of other genera, with the column scientific_name, or leave out --unknown",
+        )
+    return UnknownFiles(PictureFiles(found.paths, spec, LEAST_NEGATIVES, "photographs of unknown plants"), names)
 
 
 def _seal(

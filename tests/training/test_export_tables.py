@@ -80,6 +80,14 @@ def test_plants_that_are_not_known_teach_familiarity_and_judge_it(rejecting):
     assert "where one plant in four is such a stranger" in (rejecting.folder / "MODEL_CARD.md").read_text()
 
 
+def test_unknown_plants_of_few_genera_are_refused_before_the_network_runs(exporting, strangers, tmp_path):
+    few = tmp_path / "few.csv"
+    lines = [f"{strangers / f'{number}.png'},Genusa alba" for number in range(40)]
+    few.write_text("\n".join(["path,scientific_name", *lines]))
+    with pytest.raises(DataError, match=r"too few genera .*got [01] for the fit"):
+        export(msgspec.structs.replace(exporting, unknown=(few,)))
+
+
 def test_every_bundle_has_tables_and_says_what_they_were_fitted_on(bundle):
     tables = bundle.calibration("fp32")
     assert (tables.fitted_on.num_plants, tables.fitted_on.num_pictures, tables.fitted_on.num_negatives) == (3, 3, 0)

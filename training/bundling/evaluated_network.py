@@ -13,10 +13,9 @@ from models.bundle_record import MeasuredCoverage, Metric
 from models.metrics import Share, Whole
 from models.preprocess import InputSpec
 from models.ranking import Rank
-from models.taxonomy import Taxonomy
 from training.bundling.place import LEAST_RECORDS, FittedPlace, PlaceData, fit_prior, placed_rows, ratios, records_of
 from training.bundling.rejection import MOST_PLANTS
-from training.bundling.strangers import JudgedStrangers, Strangers, judge_strangers, names_of
+from training.bundling.strangers import JudgedStrangers, StrangerNames, Strangers, judge_strangers
 from training.bundling.tables import FittedTables, LabeledOutputs, TableData, fit_tables, training_prior
 from training.bundling.temperature import fit_temperature
 from training.dataset.manifest import Manifest
@@ -38,10 +37,7 @@ class UnknownFiles(msgspec.Struct, frozen=True):
     """Photographs of plants that the bundle does not know."""
 
     files: PictureFiles
-    scientific_names: tuple[str, ...]
-    """Name of each, empty if its list has none."""
-    sources: tuple[int, ...]
-    """Number of the folder or list of each."""
+    names: StrangerNames
 
 
 class PictureSets(msgspec.Struct, frozen=True):
@@ -133,7 +129,7 @@ def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapp
     held_out, test, taxonomy = sets.temperature, sets.test, sets.test.manifest.taxonomy
     temperature = fit_temperature(network.outputs(held_out).logits, held_out.labels, taxonomy, held_out.plants)
     predictions = test.predictions(network.outputs(test).logits, temperature)
-    strangers = None if sets.unknown is None else _strangers(network, sets.unknown, taxonomy)
+    strangers = None if sets.unknown is None else _strangers(network, sets.unknown)
     fitted = fit_tables(_table_data(network, sets, strangers), temperature, thresholds)
     measured = split_metrics(predictions)
     metrics = (
@@ -181,11 +177,10 @@ def predictions_on(evaluated: EvaluatedNetwork, pictures: Pictures) -> Predictio
     return pictures.predictions(evaluated.network.outputs(pictures).logits, evaluated.temperature)
 
 
-def _strangers(network: CachedNetwork, unknown: UnknownFiles, taxonomy: Taxonomy) -> Strangers:
+def _strangers(network: CachedNetwork, unknown: UnknownFiles) -> Strangers:
     """Runs the network on plants that the bundle does not know; pictures that cannot be read are left out."""
     outputs, readable = network.outputs_of_files(unknown.files)
-    pictures = zip(unknown.files.paths, unknown.scientific_names, unknown.sources, strict=True)
-    return Strangers(outputs, names_of(list(pictures), taxonomy).subset(readable), unknown.files.name)
+    return Strangers(outputs, unknown.names.subset(readable), unknown.files.name)
 
 
 def _table_data(network: CachedNetwork, sets: PictureSets, strangers: Strangers | None = None) -> TableData:
