@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from models.arrays import Doubles, Flags, Positions
+from models.arrays import Doubles, Flags
 from models.calibration import Calibration, CoverageKind, candidate_set
 from models.place import PlaceModel, Where
 from models.ranking import (
@@ -27,6 +27,7 @@ from models.ranking import (
     best_taxa,
     combine_pictures,
     decide,
+    name_of_taxon,
     not_a_plant,
     output_probabilities,
     rank,
@@ -290,12 +291,7 @@ def _shared_ranks(allowed_T: Flags | None, taxonomy: Taxonomy) -> frozenset[Rank
     """Returns the ranks at which all taxa that the client allowed have the same name; none if it allowed all."""
     if allowed_T is None:
         return frozenset()
-    names: dict[Rank, Positions] = {
-        "species": np.arange(len(taxonomy.taxa)),
-        "genus": taxonomy.genera.of_taxon,
-        "family": taxonomy.families.of_taxon,
-    }
-    return frozenset(rank for rank, name_T in names.items() if len(np.unique(name_T[allowed_T])) == 1)
+    return frozenset(rank for rank, name_T in name_of_taxon(taxonomy).items() if len(np.unique(name_T[allowed_T])) == 1)
 
 
 def _candidates(

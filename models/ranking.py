@@ -5,7 +5,8 @@ is summed over all its taxa, not over the five most likely: a genus may be sprea
 
 The verdict is the most precise rank whose score reaches its threshold, with the promise and the reason in words (Goren
 et al. 2024, "Hierarchical Selective Classification", arXiv 2405.11533): a species that is too uncertain is answered
-with its genus, then with its family, then not at all.
+with its genus, then with its family, then not at all. A name that leaves out a harmful genus is no verdict either while
+that genus is likely (`models/harmful.py`).
 """
 
 from collections.abc import Collection, Iterator
@@ -14,12 +15,16 @@ from typing import Annotated, Final, Literal
 import msgspec
 import numpy as np
 
-from models.arrays import Doubles, Positions, Singles
+from models.arrays import Doubles, Flags, Positions, Singles
+from models.harmful import HARMFUL_GENERA, LARGEST_LEFT_OUT, HarmfulGenus
 from models.taxonomy import Groups, Taxon, Taxonomy
 
 _VALUES_AT_ONCE: Final = 2**18
 Floats = Singles | Doubles
 """Floats of the network (single precision), or what is computed from them (double precision)."""
+Rank = Literal["species", "genus", "family"]
+RANKS: Final[tuple[Rank, ...]] = ("species", "genus", "family")
+"""The ranks of names, the most precise one first."""
 
 
 class RankedTaxon(msgspec.Struct, frozen=True):
@@ -36,12 +41,21 @@ class RankedGroup(msgspec.Struct, frozen=True):
     score: float
 
 
+class PossibleHarm(msgspec.Struct, frozen=True):
+    """A harmful genus and its summed probability."""
+
+    genus: HarmfulGenus
+    score: float
+
+
 class Ranking(msgspec.Struct, frozen=True):
     """Taxa, genera and families, most likely first."""
 
     taxa: list[RankedTaxon]
     genera: list[RankedGroup]
     families: list[RankedGroup]
+    left_out: dict[Rank, list[PossibleHarm]]
+    """For each rank with a name, the harmful genera that its most likely name leaves out although they are likely."""
 
 
 def combine_pictures(logits_BO: Floats, weight_B: Floats) -> Doubles:
@@ -96,10 +110,25 @@ def rank(taxa_T: Doubles, taxonomy: Taxonomy, top_k: int = 5) -> Ranking:
         taxonomy: Names and groups of the taxa.
         top_k: Maximum length of each list; equal scores keep the order of the taxonomy.
     """
+    genera, families = group_scores(taxa_T, taxonomy.genera), group_scores(taxa_T, taxonomy.families)
+    best: dict[Rank, Positions] = {
+        "species": _best(taxa_T, top_k),
+        "genus": _best_groups(genera, taxonomy.genera, top_k),
+        "family": _best_groups(families, taxonomy.families, top_k),
+    }
     return Ranking(
-        best_taxa(taxa_T, taxonomy, top_k),
-        _rank_groups(taxa_T, taxonomy.genera, top_k),
-        _rank_groups(taxa_T, taxonomy.families, top_k),
+        [RankedTaxon(taxonomy.taxa[index], float(taxa_T[index])) for index in best["species"]],
+        [RankedGroup(taxonomy.genera.names[index], float(genera[index])) for index in best["genus"]],
+        [RankedGroup(taxonomy.families.names[index], float(families[index])) for index in best["family"]],
+        {
+            rank: [
+                PossibleHarm(genus, float(score))
+                for genus, score, is_left_out in harm_left_out(genera, rank, positions[0], taxonomy)
+                if is_left_out
+            ]
+            for rank, positions in best.items()
+            if len(positions)
+        },
     )
 
 
@@ -108,11 +137,47 @@ def best_taxa(taxa_T: Doubles, taxonomy: Taxonomy, top_k: int) -> list[RankedTax
     return [RankedTaxon(taxonomy.taxa[index], float(taxa_T[index])) for index in _best(taxa_T, top_k)]
 
 
-def _rank_groups(taxa_T: Doubles, groups: Groups, top_k: int) -> list[RankedGroup]:
-    """Ranks groups by probability, without the group "" of taxa whose genus or family is unknown."""
-    scores = np.minimum(sum_groups(taxa_T, groups.of_taxon, len(groups.names)), 1.0)
+def group_scores(taxa: Floats, groups: Groups) -> Doubles:
+    """Sums the probabilities of the taxa of each group; shapes (..., num_taxa) -> (..., num_groups)."""
+    return np.minimum(sum_groups(taxa, groups.of_taxon, len(groups.names)), 1.0)
+
+
+def name_of_taxon(taxonomy: Taxonomy) -> dict[Rank, Positions]:
+    """Returns the position of each taxon's name at each rank, shape (num_taxa,): itself, its genus and its family."""
+    return {
+        "species": np.arange(len(taxonomy.taxa)),
+        "genus": taxonomy.genera.of_taxon,
+        "family": taxonomy.families.of_taxon,
+    }
+
+
+def harm_left_out(
+    genus_scores: Floats, rank: Rank, best: Positions | int, taxonomy: Taxonomy
+) -> Iterator[tuple[HarmfulGenus, Doubles, Flags]]:
+    """Finds the names that leave out a harmful genus although it is likely, and so are no verdict.
+
+    Args:
+        genus_scores: Summed probabilities of all genera, shape (..., num_genera).
+        rank: Rank of the names.
+        best: Position of each name at its rank, shape (...).
+        taxonomy: Names and groups of the taxa.
+
+    Yields:
+        Each harmful genus that the taxonomy knows, its probabilities, and whether the name leaves it out; shapes (...).
+    """
+    names, name_T = taxonomy.genera.names, name_of_taxon(taxonomy)[rank]
+    for genus in HARMFUL_GENERA:
+        if genus.name in names:
+            position = names.index(genus.name)
+            covering = np.unique(name_T[taxonomy.genera.of_taxon == position])
+            scores = np.asarray(genus_scores[..., position], dtype=np.float64)
+            yield genus, scores, (scores > LARGEST_LEFT_OUT) & ~np.isin(best, covering)
+
+
+def _best_groups(scores: Doubles, groups: Groups, top_k: int) -> Positions:
+    """Returns the positions of the best groups, without the group "" of taxa whose genus or family is unknown."""
     best = _best(scores, top_k + 1)  # one more, since the group "" may be among them
-    return [RankedGroup(groups.names[index], float(scores[index])) for index in best if groups.names[index]][:top_k]
+    return np.array([index for index in best if groups.names[index]][:top_k], dtype=np.intp)
 
 
 def _best(scores: Doubles, count: int) -> Positions:
@@ -123,9 +188,6 @@ def _best(scores: Doubles, count: int) -> Positions:
 
 
 Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-Rank = Literal["species", "genus", "family"]
-RANKS: Final[tuple[Rank, ...]] = ("species", "genus", "family")
-"""The ranks of names, the most precise one first."""
 VerdictRank = Literal[Rank, "uncertain", "not_a_plant"]
 
 
@@ -184,7 +246,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     rank: VerdictRank
     name: str | None
-    """Scientific name; None if no rank reaches its threshold."""
+    """Scientific name; None if nothing is named."""
     score: float
     """Probability of the name, or of the most likely taxon if there is no name."""
     reason: str
@@ -200,7 +262,8 @@ def decide(
 ) -> Verdict:
     """Names the most precise rank whose score reaches its threshold.
 
-    A taxon of rank genus is never named as a species, whatever its score.
+    A taxon of rank genus is never named as a species, whatever its score. A name that leaves out a harmful genus is not
+    given while that genus is likely; a less precise one that includes it may be.
 
     Args:
         ranking: What the pictures support.
@@ -222,12 +285,21 @@ def decide(
             reasons.append(f"every allowed taxon is of the {rank} {name}")
         elif threshold == 1:
             reasons.append(f"this model names no {rank}")
+        elif score >= threshold and ranking.left_out[rank]:
+            warned = [_warning(each) for each in ranking.left_out[rank]]
+            reasons += [each for each in warned if each not in reasons]
+            reasons.append(f"{rank} {name} leaves it out")
         else:
             named = rank if rank == "species" else f"{rank} {name}"
             reasons.append(f"{named} {comparison(score, threshold)}")
             if score >= threshold:
                 return Verdict(rank, name, score, f"{'; '.join(reasons)}.", getattr(promises, rank))
     return Verdict("uncertain", None, best.score, f"{'; '.join(reasons)}.")
+
+
+def _warning(harm: PossibleHarm) -> str:
+    genus, likely = harm.genus, comparison(harm.score, LARGEST_LEFT_OUT)
+    return f"may be {genus.name}, which {genus.effect}: {likely}"
 
 
 def not_a_plant(best: RankedTaxon, plant_score: float, cutoff: float) -> Verdict:

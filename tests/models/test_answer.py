@@ -244,3 +244,29 @@ def test_a_picture_that_was_left_out_does_not_change_the_candidate_set(seed):
     logits, features = some_pictures(seed, 2, [True, False])
     alone, both = (answer_plant(logits[:n], features[:n], some_model(), Question(coverage=0.8)) for n in (1, 2))
     assert [each.taxon for each in both.candidates.taxa] == [each.taxon for each in alone.candidates.taxa]
+
+
+IVY = taxonomy_of(
+    species("Parthenocissus quinquefolia", "Vitaceae"),
+    species("Toxicodendron radicans", "Anacardiaceae"),
+    species("Toxicodendron vernix", "Anacardiaceae"),
+    species("Acer negundo", "Sapindaceae"),
+)
+
+
+def named(*probabilities, allowed=None):
+    allowed_T = None if allowed is None else np.isin(np.arange(4), allowed)
+    verdict = answer_plant(
+        np.log([probabilities]), np.ones((1, NUM_FEATURES)), AnswerModel(IVY, 1.0), Question(allowed_T=allowed_T)
+    ).verdict
+    return verdict.name or verdict.reason
+
+
+def test_a_harmless_plant_is_not_named_while_a_harmful_genus_is_likely():
+    assert named(0.96, 0.015, 0.015, 0.01).startswith("may be Toxicodendron, which causes contact dermatitis: 0.03")
+    assert named(0.96, 0.005, 0.005, 0.03) == "Parthenocissus quinquefolia"
+    assert named(0.03, 0.95, 0.01, 0.01) == "Toxicodendron radicans"
+
+
+def test_a_client_can_rule_a_harmful_genus_out():
+    assert named(0.96, 0.015, 0.015, 0.01, allowed=(0, 3)) == "Parthenocissus quinquefolia"

@@ -243,6 +243,62 @@ def test_a_verdict_carries_the_promise_of_its_rank():
     assert verdict_of(WOOD, 0.4, 0.1, 0.4, 0.1, species=0.6, genus=0.6, promises=promises).promise is None
 
 
+IVY = taxonomy_of(
+    species("Parthenocissus quinquefolia", "Vitaceae"),
+    species("Rhus typhina", "Anacardiaceae"),
+    species("Toxicodendron radicans", "Anacardiaceae"),
+    species("Toxicodendron vernix", "Anacardiaceae"),
+)
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "named"),
+    [
+        ((0.96, 0.01, 0.015, 0.015), ("uncertain", None)),
+        ((0.96, 0.02, 0.02, 0.00), ("species", "Parthenocissus quinquefolia")),
+        ((0.96, 0.03, 0.01, 0.00), ("species", "Parthenocissus quinquefolia")),
+        ((0.01, 0.96, 0.03, 0.00), ("family", "Anacardiaceae")),
+        ((0.03, 0.01, 0.96, 0.00), ("species", "Toxicodendron radicans")),
+        ((0.10, 0.02, 0.44, 0.44), ("genus", "Toxicodendron")),
+        ((0.10, 0.42, 0.24, 0.24), ("family", "Anacardiaceae")),
+    ],
+)
+def test_no_name_leaves_out_a_harmful_genus_that_is_likely(probabilities, named):
+    for top_k in (1, 5):
+        verdict = verdict_of(IVY, *probabilities, top_k=top_k)
+        assert (verdict.rank, verdict.name) == named
+
+
+def test_a_family_without_the_harmful_genus_is_no_verdict_either():
+    vines = taxonomy_of(species("Vitis vinifera", "Vitaceae"), *IVY.taxa)
+    assert verdict_of(vines, 0.48, 0.48, 0.01, 0.03, 0.0).rank == "uncertain"
+    assert verdict_of(vines, 0.49, 0.49, 0.01, 0.01, 0.0).name == "Vitaceae"
+
+
+def test_the_reason_names_the_harmful_genus_once_and_what_leaves_it_out():
+    promises = Promises(family=Promise(0.05, 0.95, 400, 9))
+    verdict = verdict_of(IVY, 0.01, 0.96, 0.03, 0.0, promises=promises)
+    assert verdict.reason == (
+        "may be Toxicodendron, which causes contact dermatitis: 0.03 reaches 0.02; species Rhus typhina leaves it out; "
+        "genus Rhus leaves it out; family Anacardiaceae 0.99 reaches 0.50."
+    )
+    assert verdict.promise == promises.family
+    verdict = verdict_of(IVY, 0.9799, 0.0, 0.0201, 0.0, species=0.99)
+    assert verdict.reason.startswith("species 0.98 is below 0.99; may be Toxicodendron")
+    assert ": 0.0201 reaches 0.0200; genus Parthenocissus leaves it out; family Vitaceae leaves" in verdict.reason
+    assert verdict.score == pytest.approx(0.9799)
+
+
+def test_a_name_below_its_threshold_is_not_said_to_leave_out_a_harmful_genus():
+    verdict = verdict_of(IVY, 0.4, 0.0, 0.3, 0.3)
+    assert verdict.reason == "species 0.40 is below 0.50; genus Toxicodendron 0.60 reaches 0.50."
+
+
+def test_a_model_without_the_harmful_genus_answers_as_before():
+    others = taxonomy_of(*IVY.taxa[:2], species("Acer negundo", "Sapindaceae"), species("Acer rubrum", "Sapindaceae"))
+    assert verdict_of(others, 0.96, 0.01, 0.03, 0.0).name == "Parthenocissus quinquefolia"
+
+
 def test_rejections_say_what_is_below_what():
     best = rank(np.array([0.9, 0.1, 0, 0]), WOOD).taxa[0]
     shoe, stranger = not_a_plant(best, 0.04, 0.31), unknown_plant(best, 0.012, 0.05)

@@ -18,7 +18,16 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from models.metrics import Whole, num_rivals
-from models.ranking import RANKS, Floats, Rank, output_probabilities, sum_groups, taxon_probabilities
+from models.ranking import (
+    RANKS,
+    Floats,
+    Rank,
+    group_scores,
+    harm_left_out,
+    name_of_taxon,
+    output_probabilities,
+    taxon_probabilities,
+)
 from models.session import NetworkOutput
 from models.taxonomy import Groups, Taxonomy
 from training.dataset.manifest import Manifest
@@ -163,7 +172,7 @@ class RankScores(Columns, frozen=True):
     """The best name of one rank, for each picture."""
 
     score_N: Floats
-    """Its probability, in [0, 1], or -1 if there is no name of this rank."""
+    """Its probability, in [0, 1], or -1 if there is no name of this rank, or it leaves out a harmful genus."""
     right_N: Flags
     """Whether it is the name of the labeled taxon."""
 
@@ -179,23 +188,28 @@ def named(score_N: Floats, threshold: float | Floats) -> Flags:
 def rank_scores(taxa_NT: Floats, labels_N: Whole, taxonomy: Taxonomy) -> dict[Rank, RankScores]:
     """Returns the best name of each rank, as a verdict would choose it (`models/ranking.py`).
 
-    A taxon of rank genus is never named as a species. If the labeled taxon has no genus, or its family is unknown,
-    every name of that rank counts as wrong.
+    Neither a taxon of rank genus as a species nor a name that leaves out a harmful genus is ever named. If the labeled
+    taxon has no genus, or its family is unknown, every name of that rank counts as wrong.
     """
-    best_N = taxa_NT.argmax(axis=1)
     is_species_T = np.array([taxon.rank == "species" for taxon in taxonomy.taxa])
-    return {
-        "species": RankScores(np.where(is_species_T[best_N], taxa_NT.max(axis=1), NO_NAME), best_N == labels_N),
-        "genus": _group_scores(taxa_NT, labels_N, taxonomy.genera),
-        "family": _group_scores(taxa_NT, labels_N, taxonomy.families),
-    }
+    genera, families = (_named_groups(taxa_NT, groups) for groups in (taxonomy.genera, taxonomy.families))
+    scores: dict[Rank, Floats] = {"species": taxa_NT, "genus": genera, "family": families}
+    found = {}
+    for rank, name_T in name_of_taxon(taxonomy).items():
+        best_N, score_N = scores[rank].argmax(axis=1), scores[rank].max(axis=1)
+        right_N = (best_N == name_T[labels_N]) & (score_N > NO_NAME)
+        if rank == "species":
+            score_N = np.where(is_species_T[best_N], score_N, NO_NAME)
+        for _, _, left_out_N in harm_left_out(genera, rank, best_N, taxonomy):
+            score_N = np.where(left_out_N, NO_NAME, score_N)
+        found[rank] = RankScores(score_N, right_N)
+    return found
 
 
-def _group_scores(taxa_NT: Floats, labels_N: Whole, groups: Groups) -> RankScores:
-    scores_NG = np.minimum(sum_groups(taxa_NT, groups.of_taxon, len(groups.names)), 1.0)
+def _named_groups(taxa_NT: Floats, groups: Groups) -> Floats:
+    scores_NG = group_scores(taxa_NT, groups)
     scores_NG[:, [not name for name in groups.names]] = NO_NAME  # taxa whose genus or family is unknown
-    best_N, score_N = scores_NG.argmax(axis=1), scores_NG.max(axis=1)
-    return RankScores(score_N, (best_N == groups.of_taxon[labels_N]) & (score_N > NO_NAME))
+    return scores_NG
 
 
 class Predictions(Columns, frozen=True):

@@ -42,6 +42,12 @@ WITH_FAMILIES = replace(
         for at, taxon in enumerate(TAXONOMY.taxa)
     ),
 )
+WITH_HARM = replace(
+    WITH_FAMILIES,
+    taxa=tuple(
+        replace(taxon, genus="Toxicodendron") if taxon.genus == "Genus1" else taxon for taxon in WITH_FAMILIES.taxa
+    ),
+)
 
 
 def is_right(verdict, taxon):
@@ -62,7 +68,7 @@ def alone(model):
     thresholds=st.builds(Thresholds, *[st.sampled_from([0.0, 0.05, 0.3, 0.6, 0.9, 1.0])] * 3),
     left_out=st.sets(st.sampled_from(["plant_head", "familiarity", "cutoffs", "features"])),
     temperature=st.floats(0.3, 5),
-    taxonomy=st.sampled_from([TAXONOMY, WITH_FAMILIES]),
+    taxonomy=st.sampled_from([TAXONOMY, WITH_FAMILIES, WITH_HARM]),
     values_at_once=st.integers(1, 4000),
 )
 def test_verdicts_on_many_pictures_are_those_of_the_service(

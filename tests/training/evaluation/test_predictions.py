@@ -168,6 +168,19 @@ def test_the_scores_are_those_that_a_verdict_compares_with_its_thresholds():
         np.testing.assert_allclose(named, scores.score_N[scores.score_N >= 0.5], rtol=1e-12)
 
 
+def test_a_name_that_leaves_out_a_harmful_genus_has_no_score():
+    taxa = tuple(replace(taxon, genus="Toxicodendron") if taxon.taxon_id == "iris" else taxon for taxon in TAXA)
+    found = rank_scores(
+        np.array([[0.96, 0.01, 0.0, 0.03], [0.97, 0.01, 0.0, 0.02], [0.1, 0.0, 0.0, 0.9]]),
+        np.array([0, 0, 3]),
+        replace(TAXONOMY, taxa=taxa),
+    )
+    assert found["species"].score_N.tolist() == [NO_NAME, 0.97, 0.9]
+    assert found["genus"].score_N.round(6).tolist() == [NO_NAME, 0.98, 0.9]
+    assert found["family"].score_N.round(6).tolist() == [NO_NAME, 0.98, NO_NAME]
+    assert found["species"].right_N.all()
+
+
 MANY_TAXA = tuple(
     Taxon(
         taxon_id=str(at),
