@@ -78,6 +78,9 @@ class Evaluate(Section, frozen=True, kw_only=True):
     out: Path | None = None
     """Folder for the report (JSON), the per-class table and the predictions (CSV), pictures of mistakes, and the
     learning curves of the checkpoint's run."""
+    suspects: bool = False
+    """Also list the training pictures whose label is probably wrong in `out` (CSV), and draw the 50 worst. Judged by
+    the features of the checkpoint, or of the bundle without one."""
     workers: WholeNumber = 2
     """Loader processes; 0 loads in the main process."""
 
@@ -108,11 +111,15 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
     Raises:
         DataError: Neither checkpoint nor bundle is given, its outputs are not those of the data, or it was trained with
             other data and `other_data` is not set. Or further pictures are given without a bundle, or cannot be read.
+            Or suspects are asked for without a folder, or no label can be judged.
         RecipeError: A flag is out of range.
     """
     command = check_flags(command)
     from training.evaluation.pictures import PictureFiles
 
+    if command.suspects and command.out is None:
+        remedy = "give --out DIR, or leave out --suspects"
+        raise DataError("the list of suspect labels has no folder", value="--suspects without --out", remedy=remedy)
     manifest, strangers = Manifest(command.data, command.shards), _strangers(command)
     results: list[tuple[Evaluation, Predictions]] = []
     bundle = load_bundle(command.bundle) if command.bundle is not None else None
@@ -155,6 +162,8 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         if (run / LOG_FILE).is_file():  # the checkpoint is in the folder of its run
             replace_together(command.out, {"curves.png": learning_curves(run)})
     _print(results)
+    if command.suspects:
+        _write_suspects(command, subjects[0], manifest, other_data=results[0][0].other_data)
     return [evaluation for evaluation, _ in results]
 
 
@@ -223,6 +232,30 @@ def measure(
     pictures = pictures_of(manifest, split, subject.input, workers)
     outputs = store_outputs(subject.run(pictures.pixels()), folder)
     return pictures.predictions(outputs.logits, subject.temperature), outputs
+
+
+def _write_suspects(command: Evaluate, subject: Subject, manifest: Manifest, *, other_data: bool) -> None:
+    """Lists the training pictures whose label is probably wrong, and draws the worst beside what they may be."""
+    from training.evaluation.drawings import draw_suspects
+    from training.evaluation.pictures import pictures_of
+    from training.suspects import judge_labels, suspects_of, suspects_table
+
+    assert command.out is not None  # `evaluate` has checked it
+    pictures = pictures_of(manifest, "train", subject.input, command.workers)
+    features = store_outputs(subject.run(pictures.pixels()), command.out, with_logits=False).features
+    found = judge_labels(features, pictures.taxa, pictures.plants, manifest.taxonomy)
+    suspects = suspects_of(found)
+    suspects = msgspec.structs.replace(suspects, rows=pictures.rows[suspects.rows])
+    stem = f"{subject.name}-train{'-other-data' if other_data else ''}-suspects"
+    files = {f"{stem}.csv": suspects_table(suspects, manifest)}
+    if len(suspects.rows):
+        files[f"{stem}.jpg"] = draw_suspects(suspects, manifest)
+    else:
+        (command.out / f"{stem}.jpg").unlink(missing_ok=True)  # of an earlier evaluation
+    replace_together(command.out, files)
+    print(f"{len(suspects.rows)} of {len(found.rows)} training pictures have a suspect label: {command.out / stem}.csv")
+    if num_left_out := len(pictures) - len(found.rows):
+        print(f"  {num_left_out} more were not judged, since their taxon has pictures of only one plant")
 
 
 def _reports(evaluation: Evaluation, predictions: Predictions, manifest: Manifest) -> dict[str, bytes]:

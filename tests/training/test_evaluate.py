@@ -1,14 +1,18 @@
 import csv
 import json
 import sys
+from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from PIL import Image
 
 from models.errors import DataError
-from tests.training.small import require_one_line
-from training.evaluate import Evaluate, evaluate, main
+from models.preprocess import InputSpec
+from models.session import NetworkOutput
+from tests.training.small import require_one_line, with_columns
+from training.evaluate import Evaluate, Subject, evaluate, main
 from training.evaluation.drawings import SHEETS
 from training.evaluation.split_metrics import SplitMetrics
 from training.loading.shards import Pack, pack
@@ -173,3 +177,47 @@ def test_a_checkpoint_is_measured_in_single_precision_on_a_gpu_too(finished_run,
     monkeypatch.setattr("training.engine.device.allow_tf32", lambda _, allowed: asked.append(allowed))
     evaluate(Evaluate(data=data, checkpoint=finished_run / "last.pt", workers=0))
     assert asked == [False]
+
+
+def with_wrong_labels(manifest, folder):
+    """The data with two wrong labels among its training pictures, and the names of these."""
+    labels = manifest.table["label"].to_pylist()
+    wrong = [manifest.rows_of("train")[at] for at in (0, -1)]
+    for row in wrong:
+        labels[row] = next(label for label in labels if label != labels[row])
+    return with_columns(manifest, folder, label=labels), {manifest.name(int(row)) for row in wrong}
+
+
+def test_wrong_labels_among_the_training_pictures_are_listed_and_drawn(manifest, tmp_path, monkeypatch, capsys):
+    data, wrong = with_wrong_labels(manifest, tmp_path / "data")
+    spec = InputSpec(height=32, width=32, train_px=32)
+
+    def look_at_colors(batches):
+        for pixels in batches:
+            yield NetworkOutput(np.zeros((len(pixels), 3), np.float32), np.exp(-pixels.mean(axis=(2, 3))))
+
+    subject = Subject("checkpoint", look_at_colors, spec, manifest.taxonomy.output_keys, 1.0, "another manifest")
+    monkeypatch.setattr("training.evaluate._checkpoint_subject", lambda *arguments: subject)
+    command = Evaluate(data=data, checkpoint=tmp_path / "last.pt", out=tmp_path / "out", workers=0)
+    evaluate(msgspec.structs.replace(command, suspects=True, other_data=True))
+    stem = tmp_path / "out" / "checkpoint-train-other-data-suspects"
+    rows = list(csv.DictReader(stem.with_suffix(".csv").read_text(encoding="utf-8").splitlines()))
+    assert {Path(row["path"]).resolve() for row in rows} == {Path(name).resolve() for name in wrong}
+    with Image.open(stem.with_suffix(".jpg")) as sheet:
+        assert sheet.size == (4 * 294 + 6, -(-len(rows) * 2 // 4) * 314 + 6)
+    assert f"{len(rows)} of 30 training pictures have a suspect label: {stem}.csv" in capsys.readouterr().out
+
+
+def test_without_suspects_no_sheet_of_an_earlier_evaluation_stays(finished_run, data, tmp_path, monkeypatch):
+    sheet = tmp_path / "checkpoint-train-suspects.jpg"
+    sheet.write_bytes(b"old")
+    monkeypatch.setattr("training.suspects.suspects_of", lambda found: found.subset([]))
+    evaluate(Evaluate(data=data, checkpoint=finished_run / "last.pt", out=tmp_path, suspects=True, workers=0))
+    assert not sheet.exists()
+    assert (tmp_path / "checkpoint-train-suspects.csv").read_text().startswith("path,")
+
+
+def test_suspects_without_a_folder_are_refused_before_anything_is_measured(bundle, data, monkeypatch):
+    monkeypatch.setattr("training.evaluate.measure", lambda *arguments: pytest.fail("measured"))
+    with pytest.raises(DataError, match=r"has no folder.*give --out DIR"):
+        evaluate(Evaluate(data=data, bundle=bundle.folder, suspects=True, workers=0))

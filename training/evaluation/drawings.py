@@ -1,11 +1,11 @@
-"""Drawings of an evaluation: the learning curves of a run, and sheets of mistakes.
+"""Drawings of an evaluation: the learning curves of a run, and sheets of mistakes and of suspect labels.
 
 Each wrongly identified picture stands beside a training picture of the taxon that was named. The sheets contain
 pictures of the data set, so the licenses of the pictures apply to them.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,7 @@ _COLUMNS: Final = 4
 _CELL_PX: Final = 288  # leaves room for a long name and a score below the picture
 _MAX_PAIRS: Final = 12
 _MAX_SUREST: Final = 24
+_MAX_SUSPECTS: Final = 50
 _NONE: Final = -1  # an empty cell
 _GAP_PX: Final = 6
 _FONT_PX: Final = 12
@@ -147,6 +148,12 @@ def draw_mistakes(found: Predictions, manifest: Manifest) -> dict[str, bytes]:
     return {"confusions.jpg": sheet.jpeg(sheet.confusions()), "surest-mistakes.jpg": sheet.jpeg(sheet.surest())}
 
 
+def draw_suspects(suspects: Predictions, manifest: Manifest) -> bytes:
+    """Draws the first 50 suspects, at least one, each beside a training picture of the suggested taxon; a JPEG file."""
+    sheet = _Sheet(suspects, manifest)
+    return sheet.jpeg(sheet.pairs(range(min(len(suspects.rows), _MAX_SUSPECTS))))
+
+
 class _Sheet:
     """Chooses pictures and draws them with their captions."""
 
@@ -172,9 +179,13 @@ class _Sheet:
         return cells
 
     def surest(self) -> list[Cell]:
+        """The pairs of the most confident mistakes."""
+        return self.pairs([at for at in self._surest_first if self._named_N[at] != self._right_N[at]][:_MAX_SUREST])
+
+    def pairs(self, mistakes: Iterable[int]) -> list[Cell]:
         """Pairs of pictures: a mistake, and a training picture of the predicted taxon."""
         cells: list[Cell] = []
-        for at in [at for at in self._surest_first if self._named_N[at] != self._right_N[at]][:_MAX_SUREST]:
+        for at in mistakes:
             named = int(self._named_N[at])
             cells += [self._mistake(at), (f"taken for {self._names[named]}", self._examples(named)[0])]
         return cells
@@ -206,7 +217,7 @@ class _Sheet:
         return file.getvalue()
 
     def _mistake(self, at: int) -> Cell:
-        return f"{self._score_N[at]:.0%} sure: is {self._names[self._right_N[at]]}", int(self._rows[at])
+        return f"{self._score_N[at]:.0%} sure: labeled {self._names[self._right_N[at]]}", int(self._rows[at])
 
     def _examples(self, taxon: int) -> list[int]:
         """The first training pictures of a taxon, enough for a row, or an empty cell."""

@@ -173,10 +173,7 @@ def run_network(
         session = OpenVinoSession(network, bf16=True, num_threads=1, num_runs=cores_available())
     else:
         session = OnnxSession(network, num_threads=1)
-    found = run_side_by_side(session, batches)
-    if not with_logits:
-        found = (NetworkOutput(each.logits[:, :0], each.features) for each in found)
-    return store_outputs(found, folder)
+    return store_outputs(run_side_by_side(session, batches), folder, with_logits=with_logits)
 
 
 def _shown(batches: Iterable[_Item], name: str, num_pictures: int, batch_size: int = 1) -> Iterable[_Item]:

@@ -118,15 +118,15 @@ class Outputs(NamedTuple):
         return Outputs(chosen_rows(self.logits, positions), chosen_rows(self.features, positions))
 
 
-def store_outputs(batches: Iterable[NetworkOutput], folder: Path | None = None) -> Outputs:
-    """Writes the outputs of a network, one batch or more, to disk; see `StoredRows`.
+def store_outputs(batches: Iterable[NetworkOutput], folder: Path | None = None, *, with_logits: bool = True) -> Outputs:
+    """Writes the outputs of a network, one batch or more, to disk; see `StoredRows`. Without logits, theirs are empty.
 
     Raises:
         OSError: They could not be written.
     """
     logits, features = StoredRows(folder), StoredRows(folder)
     for batch in batches:
-        logits.append(batch.logits)
+        logits.append(batch.logits if with_logits else batch.logits[:, :0])
         features.append(batch.features)
     return Outputs(logits, features)
 

@@ -9,7 +9,7 @@ from models.errors import DataError
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import make_taxonomy, write_data
 from training.dataset.manifest import Manifest, write_manifest
-from training.evaluation.drawings import SHEETS, draw_mistakes, learning_curves, loss_curve, smoothed
+from training.evaluation.drawings import SHEETS, draw_mistakes, draw_suspects, learning_curves, loss_curve, smoothed
 from training.evaluation.predictions import calibrated_predictions
 
 
@@ -136,6 +136,11 @@ def test_the_surest_mistake_comes_first(tmp_path):
     manifest = prepared(tmp_path, make_taxonomy(3), answered)
     drawn = draw_mistakes(answered_as(manifest, answered), manifest)
     assert cells(drawn["surest-mistakes.jpg"]) == [["blue", "lime", "red", "lime"]]
+
+
+def test_suspects_are_drawn_in_their_order_beside_what_they_may_be(manifest):
+    suspects = answered_as(manifest).subset(np.array([4, 0]))
+    assert cells(draw_suspects(suspects, manifest)) == [["blue", "lime", "red", "lime"]]
 
 
 def test_captions_name_the_right_plant_and_the_wrong_one(tmp_path):
