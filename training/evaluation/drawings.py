@@ -164,6 +164,7 @@ class _Sheet:
         self._surest_first = np.argsort(-self._score_N, kind="stable").tolist()
         self._names = [taxon.scientific_name for taxon in manifest.taxonomy.taxa]
         self._trained = manifest.rows_of("train") if manifest.has("train") else np.zeros(0, np.int64)
+        self._trained = np.setdiff1d(self._trained, found.rows[~found.hits])  # a suspect is no example
         self._trained_taxa = manifest.taxonomy.taxon_of_output[manifest.labels[self._trained]]
 
     def confusions(self) -> list[Cell]:

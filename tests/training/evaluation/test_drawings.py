@@ -143,6 +143,13 @@ def test_suspects_are_drawn_in_their_order_beside_what_they_may_be(manifest):
     assert cells(draw_suspects(suspects, manifest)) == [["blue", "lime", "red", "lime"]]
 
 
+def test_a_suspect_is_no_example_of_its_label(manifest):
+    rows = np.array([manifest.rows_of("test")[0], manifest.rows_of("train")[1]])
+    logits = np.array([[0, 5, 0], [5, 0, 0]], np.float32)  # red as lime, and the only training picture of lime as red
+    suspects = calibrated_predictions(logits, np.array([0, 1]), manifest.taxonomy, 1.0, rows=rows)
+    assert cells(draw_suspects(suspects, manifest)) == [["red", "", "lime", "red"]]
+
+
 def test_captions_name_the_right_plant_and_the_wrong_one(tmp_path):
     def pair(*names):
         """The first mistake and the training picture of the predicted taxon, each with its caption."""
