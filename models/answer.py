@@ -162,7 +162,7 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         weight_B = picture_weights(plant_B, model.calibration.cutoffs.plant)
     vision_T = _taxon_probabilities(combine_pictures(logits_BO, weight_B), model, allowed_T)
     place, vision_BT = None, all_BT
-    if question.where is not None and model.place is not None:
+    if question.where is not None and model.place is not None and model.place.knows(question.where):
         vision_BT = _taxon_probabilities(logits_BO, model, allowed_T)
         logits_BO, model, place = _with_place(logits_BO, vision_T, model, model.place, question.where)
         all_BT = _taxon_probabilities(logits_BO, model)

@@ -30,6 +30,7 @@ _RADIUS_KM: Final = 6371.0
 _TROPIC: Final = 23.44  # degrees
 _SEASON: Final = 12.0  # records of a taxon in a band that weigh as much as the season of all plants there
 _FEW: Final = 10.0  # records of a taxon from which half of the ratio is believed
+_ROUNDING: Final = 1e-9  # more than sums and logarithms of ratios of 1 are off
 _KERNEL: Final = (0.25, 0.5, 0.25)  # neighboring months count half
 
 Latitude = Annotated[float, msgspec.Meta(ge=-90.0, le=90.0)]
@@ -72,6 +73,10 @@ class PlaceModel(msgspec.Struct, frozen=True):
     rule: PlaceRule
     conformal: ConformalTable | None
     """For candidate sets, fitted on calibration plants with their places."""
+
+    def knows(self, where: Where) -> bool:
+        """Whether the records tell taxa apart there; if not, place and day change nothing."""
+        return bool(np.ptp(self.prior.log_ratios(where)) > _ROUNDING)
 
     def log_factors(self, where: Where) -> Doubles:
         """Returns what is added to the logarithm of each taxon's probability, shape (T,)."""

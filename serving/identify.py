@@ -40,6 +40,7 @@ from serving.middleware import NOT_BY_ADDRESS
 from serving.pages import IdentifyOperation, problem_responses
 from serving.schemas import (
     MAX_FIELD_BYTES,
+    PLACE_REASONS,
     Asked,
     CandidatesView,
     Given,
@@ -47,6 +48,7 @@ from serving.schemas import (
     Identification,
     ImageView,
     ModelName,
+    PlaceUse,
     Prediction,
     VerdictView,
     parse_parameters,
@@ -176,7 +178,7 @@ async def answer_pictures(
             question, ignored = loaded.question(asked)
             work = _Work(deps, admitted, body.pictures, loaded, question, asked)
             answer = await work.answer_in_time(deadline_s, _client_left(request))
-    return Answered(loaded, question, *answer, body, asked, [*body.warnings, *ignored, *work.warnings])
+    return Answered(loaded, work.question, *answer, body, asked, [*body.warnings, *ignored, *work.warnings])
 
 
 def authorize(
@@ -287,11 +289,13 @@ class _Work:
             where = await asyncio.to_thread(self._exif_place)
             self.question = msgspec.structs.replace(self.question, where=where)
             if where is None:
-                self.warnings.append("The parameter 'use_exif' was ignored: no picture has a place in its EXIF data.")
+                self.warnings.append(PLACE_REASONS["no_place_in_exif"])
         pixels = [picture.pixels for picture in decoded]
         output = await self.loaded.scheduler.run(pixels, self.admitted.virtual_starts_s, alone=alone)
         with self.deps.metrics.stage_s.labels("rank").time():
             plant = self.loaded.answer(output, self.question)
+        if self.question.where is not None and plant.place is None:
+            self.warnings.append(PLACE_REASONS["no_records"])
         previews: list[str | None] = [None] * len(decoded)
         if self.asked.preview:
             previews = await asyncio.to_thread(lambda: [_preview(each, self.loaded.spec) for each in pixels])
@@ -410,6 +414,7 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
         candidates=candidates,
         discarded_mass=plant.discarded_mass,
         uses_place=plant.place is not None,
+        place=_place_use(answered),
         images=[
             ImageView(
                 index=index,
@@ -426,6 +431,22 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
         ],
         warnings=answered.warnings,
     )
+
+
+def _place_use(answered: Answered) -> PlaceUse | None:
+    """Says what became of the place and the date; None if the request gave none."""
+    asked = answered.asked
+    if asked.where is None and asked.day is None and not asked.use_exif:
+        return None
+    if answered.plant.place is not None:
+        return PlaceUse.of("used")
+    if asked.cultivated:
+        return PlaceUse.of("cultivated")
+    if answered.loaded.answer_model.place is None:
+        return PlaceUse.of("no_prior")
+    if answered.question.where is not None:
+        return PlaceUse.of("no_records")
+    return PlaceUse.of("no_place_in_exif" if asked.use_exif else "date_without_place")
 
 
 def _possible(ranked: Sequence[_Ranked], question: Question) -> Sequence[_Ranked]:

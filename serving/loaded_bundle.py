@@ -25,7 +25,7 @@ from serving.machine import available_cores, return_freed_memory
 from serving.metrics import Metrics
 from serving.scheduling.networks import RunMode, SchedulingPolicy, choose_policy, choose_precision, open_networks
 from serving.scheduling.scheduler import Scheduler
-from serving.schemas import Asked
+from serving.schemas import PLACE_REASONS, Asked
 from serving.settings import Settings, find_bundle
 from serving.species import ALL_TAXA, TaxaLists, TaxaSelector, read_taxa_lists
 from serving.threads import run_in_daemon_thread
@@ -93,11 +93,11 @@ class LoadedBundle:
             warnings.append("The parameter 'coverage' was ignored: this model has no table for candidate sets.")
         where, wants_place = None, not asked.cultivated and bool(asked.where or asked.day or asked.use_exif)
         if wants_place and self.answer_model.place is None:
-            warnings.append("Place and date were ignored: this model has no prior of place.")
+            warnings.append(PLACE_REASONS["no_prior"])
         elif wants_place:
             where = asked.where
             if where is None and not asked.use_exif:
-                warnings.append("The parameter 'date' was ignored: a day counts with a place only.")
+                warnings.append(PLACE_REASONS["date_without_place"])
             if where is not None and asked.use_exif:
                 warnings.append("The parameter 'use_exif' was ignored: the request names a place.")
         question = Question(asked.top_k, asked.coverage, asked.coverage_kind, allowed.allowed_T, where)

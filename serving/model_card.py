@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from models.bundle_record import Architecture, CommercialUse, MeasuredCoverage, Metric, Precision
+from models.place import PLACE_PART
 from models.preprocess import InputSpec
 from models.ranking import Promises, Thresholds
 from serving.loaded_bundle import LoadedBundle
@@ -137,6 +138,10 @@ class ModelCard(msgspec.Struct, frozen=True):
     """What the service accepts, so that a client can refuse a picture before it sends it."""
     place: PlaceFacts | None
     """What it knows about places; null if nothing, or if places do not help it."""
+    uses_place: bool
+    """Whether the place and the date of a request can change an answer."""
+    uses_place_reason: str
+    """Why, as a sentence."""
     corrections: CorrectionsView | None
     """How it keeps corrections; null if it keeps none."""
 
@@ -174,6 +179,8 @@ def model_card(loaded: LoadedBundle, limits: UploadLimits, correction_days: int 
         warnings=bundle.warnings,
         limits=limits,
         place=_place_facts(loaded),
+        uses_place=loaded.answer_model.place is not None,
+        uses_place_reason=_why_place_counts(loaded),
         corrections=None if correction_days is None else CorrectionsView(correction_days),
     )
 
@@ -184,6 +191,14 @@ def _place_facts(loaded: LoadedBundle) -> PlaceFacts | None:
         return None
     counts = place.prior.counts
     return PlaceFacts(int(counts.sum()), int((counts == 0).sum()), float(place.rule.floor**place.rule.weight))
+
+
+def _why_place_counts(loaded: LoadedBundle) -> str:
+    if loaded.answer_model.place is not None:
+        return "The model has records of where and when its plants were photographed."
+    if PLACE_PART in loaded.bundle.record.parts:
+        return "The model has records of places, but they did not help its network name calibration plants."
+    return "The model was exported without records of places, so place and date are ignored."
 
 
 def _calibration_facts(loaded: LoadedBundle) -> CalibrationFacts | None:

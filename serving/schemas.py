@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date
-from typing import Final, cast, get_args
+from typing import Final, Literal, cast, get_args
 
 import msgspec
 
@@ -126,6 +126,34 @@ class ImageView(msgspec.Struct, frozen=True):
     """What the network saw of it, as a data URL with a WebP of at most 256 px; null without the parameter `preview`."""
 
 
+PlaceCode = Literal["used", "cultivated", "no_prior", "no_records", "no_place_in_exif", "date_without_place"]
+PLACE_REASONS: Final[Mapping[PlaceCode, str]] = {
+    "used": "The scores count the place, and the date if there is one.",
+    "cultivated": "Place and date were ignored: the request says that the plant is cultivated.",
+    "no_prior": "Place and date were ignored: this model has no prior of place.",
+    "no_records": "Place and date were ignored: this model has no records there that tell plants apart.",
+    "no_place_in_exif": "The parameter 'use_exif' was ignored: no picture has a place in its EXIF data.",
+    "date_without_place": "The parameter 'date' was ignored: a day counts with a place only.",
+}
+"""What became of the place and the date of a request, in words."""
+
+
+class PlaceUse(msgspec.Struct, frozen=True):
+    """What became of the place and the date that a request gave."""
+
+    used: bool
+    """Whether the answer rests on them; if not, it is the answer without them."""
+    code: PlaceCode
+    """Why, for programs."""
+    reason: str
+    """Why, as a sentence."""
+
+    @classmethod
+    def of(cls, code: PlaceCode) -> "PlaceUse":
+        """Returns the record of a code."""
+        return cls(code == "used", code, PLACE_REASONS[code])
+
+
 class Identification(msgspec.Struct, frozen=True):
     """The answer about one plant."""
 
@@ -146,6 +174,8 @@ class Identification(msgspec.Struct, frozen=True):
     """A sentence for each part of the request that was ignored."""
     uses_place: bool = False
     """Whether the answer rests on a place, that of the request or, with `use_exif`, of a picture."""
+    place: PlaceUse | None = None
+    """What became of `latitude` and `longitude`, `date` and `use_exif`; null only if the request has none of these."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -84,7 +84,10 @@ def in_words(answer: Identification) -> str:
     if answer.candidates is not None:
         names = ", ".join(each.scientific_name for each in answer.candidates.taxa)
         lines.append(f"one of these {answer.candidates.num_taxa}: {names}")
-    return "\n".join([*lines, *(f"note: {warning}" for warning in answer.warnings)])
+    told = answer.place.reason if answer.place is not None else None
+    if told is not None:
+        lines.append(f"place: {told}")
+    return "\n".join([*lines, *(f"note: {warning}" for warning in answer.warnings if warning != told)])
 
 
 def _harmless(text: str) -> str:

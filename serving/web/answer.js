@@ -5,8 +5,8 @@ import { bar, element, printed, scientificName } from "./elements.js";
 import { count, percent, seconds } from "./formats.js";
 import { candidateList, candidateSet, folded, groupList, pictureList } from "./lists.js";
 import {
-  alternativesSentence, candidateWords, commonNames, discardedSentence, stateOf, trustSentence, verdictHeading, verdictName,
-  verdictSentence,
+  alternativesSentence, candidateWords, commonNames, discardedSentence, otherWarnings, placeSentence, stateOf, trustSentence,
+  verdictHeading, verdictName, verdictSentence,
 } from "./sentences.js";
 
 const LIST_TITLES = { species: "All candidates", unknown_plant: "What it resembles most" };
@@ -14,9 +14,10 @@ const LIST_TITLES = { species: "All candidates", unknown_plant: "What it resembl
 /** Shows an answer; `model` describes the model that gave it, or is null if that is not known. */
 export function showAnswer(answer, model, elapsedMs) {
   const advice = adviceFor(answer);
+  const warnings = otherWarnings(answer);
   return [
     verdictCard(answer, model),
-    answer.warnings.length > 0 && note("warning", "Please note", answer.warnings),
+    warnings.length > 0 && note("warning", "Please note", warnings),
     advice.length > 0 && note("advice", "What would help", advice),
     ...plantLists(answer),
     pictureList(answer.images),
@@ -38,6 +39,7 @@ function verdictCard(answer, model) {
     paragraph("verdict__trust", trustSentence(answer, model)),
     paragraph("verdict__trust", alternativesSentence(answer)),
     paragraph("verdict__trust", discardedSentence(answer)),
+    paragraph("verdict__trust", placeSentence(answer)),
     paragraph("verdict__reason", `Why: ${reason}`));
 }
 

@@ -159,6 +159,16 @@ export function discardedSentence({ discarded_mass: mass = null }) {
   return `Plants outside your choice had most of the probability (${percent(mass)}), and were left out: this may well be one of them.`;
 }
 
+/** Returns why the place that was sent changed nothing, or null if it counts or none was sent. */
+export function placeSentence({ place = null }) {
+  return place === null || place.used ? null : place.reason;
+}
+
+/** Returns the warnings that `placeSentence` does not tell. */
+export function otherWarnings(answer) {
+  return answer.warnings.filter((warning) => warning !== placeSentence(answer));
+}
+
 /** Returns what a screen reader says when the answer arrives. */
 export function announcement(answer, model) {
   const { name, score } = answer.verdict;

@@ -60,7 +60,7 @@ def test_answer_has_every_field(client):
     answer = identify(client, jpeg(RED, (64, 48)))
     assert set(answer) == {
         "request_id", "model", "verdict", "predictions", "genera", "families", "images", "warnings",
-        "plant_score", "candidates", "discarded_mass", "uses_place",
+        "plant_score", "candidates", "discarded_mass", "uses_place", "place",
     }  # fmt: skip
     assert answer["model"] == {"name": "tiny", "version": "0.0.1", "label_hash": TAXONOMY.label_hash}
     assert set(answer["verdict"]) == {"rank", "name", "score", "reason", "promise", "unknown_plant"}

@@ -90,6 +90,7 @@ def test_a_place_changes_the_answer_and_both_opinions_are_shown(client):
     plain, there = ask(client), ask(client, **at(SYDNEY))
     assert (named(plain)[0], named(there)[0]) == ("rosa-canina", "rosa-rugosa")
     assert (plain["uses_place"], there["uses_place"]) == (False, True)
+    assert (plain["place"], there["place"]["used"], there["place"]["code"]) == (None, True, "used")
     assert plain["predictions"][0]["prior"] is None
     vision = {each["taxon_id"]: each["score"] for each in plain["predictions"]}
     for each in there["predictions"]:
@@ -135,18 +136,35 @@ def test_a_day_counts_with_a_place(client):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "ignored"),
+    ("parameters", "code", "ignored"),
     [
-        ({}, None),
-        (at(SYDNEY, cultivated="true"), None),
-        ({"date": "2026-06-15"}, "The parameter 'date' was ignored: a day counts with a place only."),
-        ({"use_exif": "true"}, "The parameter 'use_exif' was ignored: no picture has a place in its EXIF data."),
+        ({}, None, None),
+        ({"cultivated": "true"}, None, None),
+        (at(SYDNEY, cultivated="true"), "cultivated", None),
+        (
+            {"date": "2026-06-15"},
+            "date_without_place",
+            "The parameter 'date' was ignored: a day counts with a place only.",
+        ),
+        (
+            {"use_exif": "true", "date": "2026-06-15"},
+            "no_place_in_exif",
+            "The parameter 'use_exif' was ignored: no picture has a place in its EXIF data.",
+        ),
+        (
+            at((0, -140), date="2026-06-15"),
+            "no_records",
+            "Place and date were ignored: this model has no records there that tell plants apart.",
+        ),
     ],
 )
-def test_without_a_place_nothing_changes_and_what_was_ignored_is_said(client, parameters, ignored):
+def test_without_a_place_nothing_changes_and_what_was_ignored_is_said(client, parameters, code, ignored):
     plain, found = ask(client), ask(client, **parameters)
     assert found.pop("warnings") == ([] if ignored is None else [ignored])
-    del plain["warnings"]
+    told = found.pop("place")
+    assert (told and (told["used"], told["code"])) == (code and (False, code))
+    assert ignored in (None, told and told["reason"])
+    del plain["warnings"], plain["place"]
     for answer in (plain, found):
         del answer["request_id"]
     assert found == plain
@@ -158,6 +176,7 @@ def test_the_place_of_a_picture_counts_only_if_that_is_asked_for(client):
     assert named(ask(client, picture, use_exif="true"))[0] == "rosa-rugosa"
     assert named(ask(client, picture, use_exif="true", cultivated="true"))[0] == "rosa-canina"
     assert named(ask(client, picture, use_exif="true", **at(BERLIN)))[0] == "rosa-canina"
+    assert ask(client, photograph((0, -140)), use_exif="true")["place"]["code"] == "no_records"
 
 
 def test_the_day_of_the_request_wins_over_that_of_a_picture(client):
@@ -208,7 +227,7 @@ def test_one_coordinate_may_be_in_the_query_and_the_other_in_the_form(client, qu
 
 @pytest.mark.parametrize("place", [(90, 0), (-90, 180), (0, -180)])
 def test_the_ends_of_the_world_are_places(client, place):
-    assert ask(client, **at(place))["uses_place"]
+    assert ask(client, **at(place))["place"]["code"] == "no_records"
 
 
 def test_no_place_is_in_the_log_or_the_metrics(client, capsys):
@@ -221,7 +240,9 @@ def test_no_place_is_in_the_log_or_the_metrics(client, capsys):
 
 
 def test_the_model_card_says_what_the_model_knows_of_places(client):
-    assert client.get("/model").json()["place"] == {"num_records": 129, "num_unknown_taxa": 2, "most_lowered": 0.05}
+    card = client.get("/model").json()
+    assert card["place"] == {"num_records": 129, "num_unknown_taxa": 2, "most_lowered": 0.05}
+    assert (card["uses_place"], "records of where" in card["uses_place_reason"]) == (True, True)
 
 
 def test_a_model_without_a_prior_says_that_it_ignores_the_place(settings):
@@ -230,5 +251,9 @@ def test_a_model_without_a_prior_says_that_it_ignores_the_place(settings):
         for parameters in (at(SYDNEY), {"date": SUMMER}, {"use_exif": "true"}):
             answer = ask(client, **parameters)
             assert (named(answer)[0], answer["uses_place"]) == ("rosa-canina", False)
-            assert answer["warnings"] == ["Place and date were ignored: this model has no prior of place."]
-        assert client.get("/model").json()["place"] is None
+            sentence = "Place and date were ignored: this model has no prior of place."
+            assert answer["warnings"] == [sentence]
+            assert answer["place"] == {"used": False, "code": "no_prior", "reason": sentence}
+        card = client.get("/model").json()
+        assert (card["place"], card["uses_place"]) == (None, False)
+        assert card["uses_place_reason"].endswith("without records of places, so place and date are ignored.")

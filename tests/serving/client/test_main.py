@@ -10,8 +10,8 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from serving.client.__main__ import main
-from serving.schemas import Problem
+from serving.client.__main__ import in_words, main
+from serving.schemas import PlaceUse, Problem
 from tests.serving.client.test_deadlines import http_server, respond
 from tests.serving.client.test_exchange import ANSWER
 from tests.serving.program import ENVIRONMENT, ROOT
@@ -44,6 +44,13 @@ def test_no_answer_is_one_line(arguments, words, tmp_path, capsys):
     assert line.startswith("botanify: ")
     assert words in line
     assert KEY not in line
+
+
+def test_what_became_of_a_place_is_one_line():
+    place = PlaceUse.of("no_prior")
+    answer = msgspec.structs.replace(ANSWER, place=place, warnings=[place.reason, "another"])
+    assert in_words(answer).splitlines()[-2:] == [f"place: {place.reason}", "note: another"]
+    assert "place" not in in_words(ANSWER)
 
 
 ESCAPES = "Rosa\x1b]0;owned\x07\x1b[2J\x9b2J\x7f"  # of terminals: a title, and two that clear the screen

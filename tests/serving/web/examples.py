@@ -97,6 +97,7 @@ def answer(rank="species", name="Helianthus annuus", score=0.98, reason="species
         "candidates": candidates(1),
         "discarded_mass": None,
         "uses_place": False,
+        "place": None,
         "images": [picture(0, 1.0, 0.97)],
         "warnings": [],
     }

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.model_card import CalibrationFacts, ModelCard, UploadLimits
-from serving.schemas import Identification
+from serving.schemas import Identification, PlaceUse
 from tests.serving.web.examples import (
     CHOICE,
     GENUS,
@@ -54,6 +54,22 @@ def everything(page, whole, model):
 
 
 # ---- the verdict
+
+
+@pytest.mark.parametrize("code", ["no_prior", "no_records", "cultivated"])
+def test_a_place_that_was_sent_and_not_used_is_said_once(page, say, code):
+    place = msgspec.to_builtins(PlaceUse.of(code))
+    whole = answer(place=place, warnings=[place["reason"], "Another thing was ignored."])
+    assert say("placeSentence", whole) == place["reason"]
+    assert page("sentences.js", "otherWarnings", whole) == ["Another thing was ignored."]
+
+
+def test_a_place_that_counts_or_was_not_sent_needs_no_sentence(page, say):
+    older = answer()
+    del older["place"]
+    for whole in (older, answer(), answer(place=msgspec.to_builtins(PlaceUse.of("used")))):
+        assert say("placeSentence", whole) is None
+        assert page("sentences.js", "otherWarnings", {**whole, "warnings": ["One."]}) == ["One."]
 
 
 def test_verdict_without_a_promise_says_what_was_measured(say):
