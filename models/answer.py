@@ -54,6 +54,8 @@ class AnswerModel(msgspec.Struct, frozen=True, dict=True):
     have no guarantee."""
     place: PlaceModel | None = None
     """What answers with a place need; None if the bundle has no prior, or place does not help its network."""
+    look_alikes: dict[int, tuple[int, ...]] = {}
+    """Position of a taxon -> positions of the taxa that it is often taken for."""
     mistaken: MistakenTaxa | None = None
     """Taxa with a species threshold, a promise and candidate sets of their own; None if no taxon has these."""
 
@@ -142,6 +144,9 @@ class PlantAnswer(msgspec.Struct, frozen=True):
     """Probability of the taxa that the client ruled out; None if it ruled out none."""
     place: PlaceNote | None = None
     """None if the answer does not rest on a place."""
+    look_alikes: list[RankedTaxon] = []
+    """Taxa that the species of the verdict is often taken for on calibration plants, the most likely first; without
+    those that the client ruled out."""
 
 
 def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, question: Question) -> PlantAnswer:
@@ -179,6 +184,7 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     if place is not None and model.place is not None and question.where is not None and verdict.rank == "species":
         sentence = _what_place_decided(vision_T, taxa_T, model, model.place, question.where)
         verdict = msgspec.structs.replace(verdict, reason=f"{verdict.reason} {sentence}".rstrip())
+    verdict, look_alikes = _with_look_alikes(verdict, taxa_T, model, allowed_T)
     discarded_mass = None
     if allowed_T is not None:
         discarded_mass = float(min(_taxon_probabilities(combined_O, model)[~allowed_T].sum(), 1.0))
@@ -200,6 +206,7 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         candidates=_candidates(alone_BT, weight_B > 0, taxa_T, model, question, is_known=rejection is None),
         discarded_mass=discarded_mass,
         place=place,
+        look_alikes=look_alikes,
     )
 
 
@@ -243,6 +250,21 @@ def _what_place_decided(
         f"Place or season decided: of {total:,} plant records within about 200 km, {frequent:,} are {other} and "
         f"{rare:,} are {one}, which would rank first by the pictures alone."
     )
+
+
+def _with_look_alikes(
+    verdict: Verdict, taxa_T: Doubles, model: AnswerModel, allowed_T: Flags | None
+) -> tuple[Verdict, list[RankedTaxon]]:
+    """Returns the verdict and what its species is often taken for, which its reason then names."""
+    positions = model.look_alikes.get(int(taxa_T.argmax()), ()) if verdict.rank == "species" else ()
+    likely = sorted(positions, key=lambda at: -taxa_T[at])
+    found = [
+        RankedTaxon(model.taxonomy.taxa[at], float(taxa_T[at])) for at in likely if allowed_T is None or allowed_T[at]
+    ]
+    if not found:
+        return verdict, []
+    names = " or ".join(each.taxon.scientific_name for each in found)
+    return msgspec.structs.replace(verdict, reason=f"{verdict.reason} It is often taken for {names}."), found
 
 
 def picture_weights(plant_B: Doubles, cutoff: float) -> Doubles:

@@ -14,6 +14,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,7 +133,7 @@ class Bundle(msgspec.Struct, frozen=True):
 
     def answer_model(self, precision: Precision) -> AnswerModel:
         """Returns what turns the outputs of one network into answers; errors as `network` and `calibration`."""
-        network = self.network(precision)
+        network, at = self.network(precision), self.taxonomy.position_of
         return AnswerModel(
             taxonomy=self.taxonomy,
             temperature=network.temperature,
@@ -142,6 +143,9 @@ class Bundle(msgspec.Struct, frozen=True):
             is_held_out=not self.record.other_data,
             place=self._place_model(precision),
             mistaken=network.mistaken,
+            look_alikes={
+                at[one]: tuple(map(at.__getitem__, others)) for one, others in self.record.look_alikes.items()
+            },
         )
 
     def _place_model(self, precision: Precision) -> PlaceModel | None:
@@ -283,9 +287,9 @@ def _load_bundle(folder: Path) -> Bundle:
     taxonomy = read_json(folder / TAXA_FILE, Taxonomy)
     _require_equal("label hash", BUNDLE_FILE, record.label_hash, TAXA_FILE, taxonomy.label_hash)
     _require_equal("number of outputs", BUNDLE_FILE, record.architecture.num_outputs, TAXA_FILE, len(taxonomy.outputs))
-    named = {
-        taxon_id for network in record.networks.values() if network.mistaken for taxon_id in network.mistaken.taxon_ids
-    }
+    named = {*record.look_alikes, *chain.from_iterable(record.look_alikes.values())}
+    for network in record.networks.values():
+        named.update(network.mistaken.taxon_ids if network.mistaken else ())
     _require_equal("list of unknown taxa", TAXA_FILE, [], BUNDLE_FILE, sorted(named - taxonomy.by_id.keys()))
     unknown = sorted(set(record.parts) - KNOWN_PARTS)
     warnings += tuple(f"This version does not know the bundle part {part!r} and ignores it." for part in unknown)

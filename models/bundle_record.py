@@ -173,6 +173,8 @@ class BundleRecord(msgspec.Struct, frozen=True):
     """Commit of botanify that trained the network; "unknown" outside of a git checkout."""
     other_data: bool = False
     """Whether the metrics come from another manifest than the one that the network was trained with."""
+    look_alikes: dict[str, tuple[str, ...]] = {}
+    """Taxon id -> ids of the taxa that it is often taken for on calibration plants, the most frequent first."""
 
 
 FORMAT_VERSION: Final = 2

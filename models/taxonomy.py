@@ -128,8 +128,12 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     @cached_property
     def taxon_of_output(self) -> Positions:
         """Position in `taxa` of each output's taxon, shape (num_outputs,)."""
-        position = {taxon.taxon_id: index for index, taxon in enumerate(self.taxa)}
-        return np.array([position[output.taxon_id] for output in self.outputs], dtype=np.intp)
+        return np.array([self.position_of[output.taxon_id] for output in self.outputs], dtype=np.intp)
+
+    @cached_property
+    def position_of(self) -> dict[str, int]:
+        """The positions in `taxa` by the ids of the taxa."""
+        return {taxon.taxon_id: index for index, taxon in enumerate(self.taxa)}
 
     @cached_property
     def by_id(self) -> dict[str, Taxon]:

@@ -386,7 +386,7 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
                 num_images=len(loaded.examples_of(each.taxon.taxon_id)),
             )
             for position, each in enumerate(_possible(ranked, question), start=1)
-            for at in [loaded.position_of[each.taxon.taxon_id]]
+            for at in [loaded.taxonomy.position_of[each.taxon.taxon_id]]
         ]
 
     candidates, found = None, plant.candidates
@@ -415,6 +415,7 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
         discarded_mass=plant.discarded_mass,
         uses_place=plant.place is not None,
         place=_place_use(answered),
+        look_alikes=predictions(plant.look_alikes, plant.place),
         images=[
             ImageView(
                 index=index,

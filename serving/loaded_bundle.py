@@ -64,7 +64,6 @@ class LoadedBundle:
         self.answer_model = bundle.answer_model(precision)
         self.calibration = self.answer_model.calibration
         self.examples = bundle.examples()
-        self.position_of = {taxon.taxon_id: index for index, taxon in enumerate(bundle.taxonomy.taxa)}
         self._golden = bundle.golden()
         self._num_users = 0
         self._retired = False
@@ -76,7 +75,7 @@ class LoadedBundle:
     def num_calibration_plants(self, taxon: Taxon) -> int | None:
         """Returns how many plants of a taxon calibrated the candidate sets, or None without a table."""
         table = self.calibration.conformal
-        return None if table is None else int(table.num_plants_T[self.position_of[taxon.taxon_id]])
+        return None if table is None else int(table.num_plants_T[self.taxonomy.position_of[taxon.taxon_id]])
 
     def question(self, asked: Asked) -> tuple[Question, tuple[str, ...]]:
         """Translates what a client asks for into a question about this bundle.

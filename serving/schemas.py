@@ -176,6 +176,9 @@ class Identification(msgspec.Struct, frozen=True):
     """Whether the answer rests on a place, that of the request or, with `use_exif`, of a picture."""
     place: PlaceUse | None = None
     """What became of `latitude` and `longitude`, `date` and `use_exif`; null only if the request has none of these."""
+    look_alikes: list[Prediction] = []
+    """Taxa that the species of the verdict is often taken for on calibration plants, the most likely first; at most
+    three, none of them ruled out by the parameter `taxa`; empty for another rank, and if the model knows none."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -205,6 +205,40 @@ def test_a_restricted_answer_keeps_no_promise():
     assert answer_plant(logits, features, model, restricted).verdict.promise is None
 
 
+def answer_with_look_alikes(likeliest=0, allowed=None, **changes):
+    """The taxon 0 is often taken for 5 and 3, of which 3 is likelier; equal others rank behind both."""
+    logits = np.zeros((1, NUM_TAXA))
+    logits[0, [likeliest, 3, 5]] = 8, 2, 1
+    model = some_model(look_alikes={0: (5, 3)}, calibration=Calibration(), **changes)
+    return answer_plant(logits, np.zeros((1, NUM_FEATURES)), model, Question(allowed_T=allowed))
+
+
+def test_a_named_species_is_shown_with_what_it_is_often_taken_for():
+    answer = answer_with_look_alikes()
+    assert answer.verdict.name == "Genus0 s0"
+    assert [each.taxon for each in answer.look_alikes] == [TAXONOMY.taxa[3], TAXONOMY.taxa[5]]
+    assert answer.look_alikes == answer.taxa[1:3]
+    assert answer.verdict.reason.endswith(" reaches 0.50. It is often taken for Genus1 s3 or Genus2 s5.")
+
+
+def test_a_look_alike_that_the_client_ruled_out_is_not_told():
+    answer = answer_with_look_alikes(allowed=np.arange(NUM_TAXA) != 3)
+    assert [each.taxon for each in answer.look_alikes] == [TAXONOMY.taxa[5]]
+    assert answer.verdict.reason.endswith("It is often taken for Genus2 s5.")
+    assert answer_with_look_alikes(allowed=np.isin(np.arange(NUM_TAXA), [0, 1])).look_alikes == []
+
+
+@pytest.mark.parametrize(
+    ("rank", "changes"),
+    [("genus", {"thresholds": Thresholds(species=1.0)}), ("species", {"likeliest": 1})],
+    ids=["genus", "another species"],
+)
+def test_a_genus_and_a_species_without_look_alikes_have_none(rank, changes):
+    answer = answer_with_look_alikes(**changes)
+    assert (answer.verdict.rank, answer.look_alikes) == (rank, [])
+    assert "often taken" not in answer.verdict.reason
+
+
 def test_candidates_guarantee_nothing_if_the_network_was_trained_on_the_calibration_plants():
     logits, features = some_pictures(6, 1)
     question = Question(coverage=0.9)

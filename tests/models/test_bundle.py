@@ -106,6 +106,15 @@ def test_figures_of_a_precision_that_was_left_out_are_kept(tmp_path, network_fil
     assert set(bundle.record.networks) == {"fp32"}
 
 
+def test_each_precision_answers_with_the_look_alikes_of_the_bundle(tmp_path, network_file):
+    given = {"rosa-canina": ("crocus", "bellis-perennis"), "crocus": ("rosa-canina",)}
+    networks = {precision: NetworkFile(NETWORK, temperature=1.0) for precision in ("fp32", "bf16")}
+    bundle = seal_tiny(tmp_path / "tiny", network_file, record=bundle_record(networks=networks, look_alikes=given))
+    assert bundle.record.look_alikes == given
+    for precision in networks:
+        assert bundle.answer_model(precision).look_alikes == {0: (2, 1), 2: (0,)}
+
+
 def test_missing_precision_is_named(sealed):
     with pytest.raises(BundleError, match=r"no network of that precision \(got int8; expected fp32\): .*export"):
         load_bundle(sealed).network("int8")
@@ -285,8 +294,16 @@ def test_contradicting_taxa_are_refused(sealed):
         (lambda record: record["files"].pop(NETWORK), f"has no hash for {NETWORK}"),
         (lambda record: record.update(networks={}), "the bundle has no network"),
         (lambda record: record.update(left_out={"fp32": {"checks": []}}), "is both released and left out (got fp32)"),
+        (
+            lambda record: record.update(look_alikes={"rosa": ["crocus"]}),
+            "unknown taxa differs between taxa.json and bundle.json (got ['rosa']",
+        ),
+        (
+            lambda record: record.update(look_alikes={"crocus": ["crocus", "rosa"]}),
+            "unknown taxa differs between taxa.json and bundle.json (got ['rosa']",
+        ),
     ],
-    ids=["label hash", "outputs", "no hash", "no network", "left out"],
+    ids=["label hash", "outputs", "no hash", "no network", "left out", "look-alikes", "look-alike"],
 )
 def test_record_that_contradicts_the_bundle_is_refused(sealed, change, message):
     edit(sealed / BUNDLE_FILE, change)

@@ -90,6 +90,15 @@ def test_sealing_what_was_read_from_format_1_writes_format_2(sealed, tmp_path, n
     assert (again.record.format_version, again.warnings) == (FORMAT_VERSION, ())
 
 
+def test_look_alikes_leave_the_format_and_an_older_bundle_has_none(tmp_path, network_file):
+    given = bundle_record(look_alikes={"crocus": ("rosa-canina",)})
+    bundle = seal_tiny(tmp_path / "tiny", network_file, record=given)
+    assert bundle.record.format_version == FORMAT_VERSION
+    edit(bundle.folder, lambda record: record.pop("look_alikes"))
+    older = load_bundle(bundle.folder)
+    assert (older.record.look_alikes, older.answer_model("fp32").look_alikes, older.warnings) == ({}, {}, ())
+
+
 # ---- format 3
 
 

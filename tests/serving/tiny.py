@@ -152,6 +152,7 @@ def seal_tiny_bundle(
     golden=None,
     examples=(),
     place=None,
+    look_alikes=None,
     **network_fields,
 ):
     """Seals the bundle.
@@ -165,6 +166,7 @@ def seal_tiny_bundle(
         golden: Its golden picture, if any.
         examples: Its reference pictures, as for `write_examples`.
         place: Its prior of place and the rule of its network, if any.
+        look_alikes: What its taxa are often taken for, if anything.
         network_fields: Further fields of its network.
     """
     network = scratch / "model.fp32.onnx"
@@ -204,6 +206,7 @@ def seal_tiny_bundle(
         created="2026-11-20T00:00:00Z",
         description="Distinguishes colors.",
         parts=parts,
+        look_alikes=look_alikes or {},
     )
     return seal_bundle(folder, record, TAXONOMY, files)
 

@@ -98,6 +98,7 @@ def answer(rank="species", name="Helianthus annuus", score=0.98, reason="species
         "discarded_mass": None,
         "uses_place": False,
         "place": None,
+        "look_alikes": [],
         "images": [picture(0, 1.0, 0.97)],
         "warnings": [],
     }
@@ -118,6 +119,8 @@ THREE_PICTURES = answer(
     promise=PROMISE, images=[picture(0, 0.52, 0.97), picture(1, 0.0, 0.02, best=3), picture(2, 0.48, 0.9)]
 )
 CHOICE = answer(discarded_mass=0.31, candidates=candidates(2, guarantee=None))
+LOOK_ALIKES = answer(reason="species 0.98 reaches 0.70. It is often taken for Bellis perennis or Primula veris.",
+                     look_alikes=predictions(0, 0.01, 0.005)[1:])  # fmt: skip
 # Every new field is null, as a bundle of format 1 leaves them.
 NO_TABLES = answer("uncertain", None, 0.31, "No species, genus or family reaches its threshold.", plant_score=None,
                    candidates=None, images=[picture(0, 0.5), picture(1, 0.5)],
@@ -125,13 +128,14 @@ NO_TABLES = answer("uncertain", None, 0.31, "No species, genus or family reaches
 STATES = {
     "species": SPECIES, "genus": GENUS, "uncertain": UNCERTAIN, "unknown_plant": UNKNOWN_PLANT,
     "not_a_plant": NOT_A_PLANT, "three_pictures": THREE_PICTURES, "choice": CHOICE, "no_tables": NO_TABLES,
+    "look_alikes": LOOK_ALIKES,
 }  # fmt: skip
 
 
 def before_issue(whole):
     """Gives the answer without the fields that the first version of the interface lacks."""
     old = copy.deepcopy(whole)
-    for field in ("plant_score", "candidates", "discarded_mass"):
+    for field in ("plant_score", "candidates", "discarded_mass", "look_alikes"):
         del old[field]
     del old["verdict"]["promise"]
     for image in old["images"]:

@@ -1,0 +1,62 @@
+"""Look-alikes in the answer: those of the bundle, as taxa like others, for a species and within what was asked for."""
+
+import pytest
+from litestar.testing import TestClient
+
+from models.examples import Example
+from models.ranking import Thresholds
+from serving.app import create_app
+from serving.settings import Settings
+from tests.serving.conftest import wait_until_ready
+from tests.serving.tiny import BLUE, GREEN, RED, InProcessDecoder, draw, encode, jpeg, seal_tiny_bundle
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    scratch = tmp_path_factory.mktemp("look_alikes")
+    similar = {
+        "rosa-canina": ("crocus-vernus", "rosa-rugosa"),
+        "bellis-perennis": ("rosa-canina",),
+        "crocus": ("rosa-rugosa",),
+    }
+    folder = seal_tiny_bundle(
+        scratch / "tiny",
+        scratch,
+        examples=[(Example("rosa-canina", "0.webp", "Ann", "CC-BY-4.0", "drawn"), encode(draw(RED), "WEBP"))],
+        look_alikes=similar,
+        thresholds=Thresholds(species=0.4, genus=0.5),
+    ).folder
+    settings = Settings(bundle=folder, num_threads=1, num_runs=1)
+    with TestClient(create_app(settings, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
+        yield wait_until_ready(client)
+
+
+def identify(client, color, **query):
+    answer = client.post("/identify", files={"image": jpeg(color)}, params=query).json()
+    return answer, answer["look_alikes"]
+
+
+def test_look_alikes_are_taxa_like_those_of_the_ranking(client):
+    answer, similar = identify(client, RED, lang="de")
+    assert (answer["verdict"]["rank"], answer["verdict"]["name"]) == ("species", "Rosa canina")
+    assert answer["verdict"]["reason"].endswith(" It is often taken for Rosa rugosa or Crocus vernus.")
+    assert [each["position"] for each in similar] == [1, 2]
+    ranked = {each["taxon_id"]: each for each in answer["predictions"]}
+    for each in similar:
+        assert each == ranked[each["taxon_id"]] | {"position": each["position"]}
+
+
+def test_a_genus_has_none(client):
+    answer, similar = identify(client, BLUE)
+    assert (answer["verdict"]["rank"], answer["predictions"][0]["taxon_id"], similar) == ("genus", "crocus", [])
+
+
+def test_a_choice_of_taxa_leaves_out_the_others(client):
+    answer, similar = identify(client, RED, taxa=["Rosa canina", "Rosa rugosa", "Bellis"])
+    assert [each["scientific_name"] for each in similar] == ["Rosa rugosa"]
+    assert answer["verdict"]["reason"].endswith(" It is often taken for Rosa rugosa.")
+
+
+def test_pictures_of_a_look_alike_are_counted(client):
+    _, similar = identify(client, GREEN)
+    assert [(each["taxon_id"], each["num_images"]) for each in similar] == [("rosa-canina", 1)]
