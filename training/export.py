@@ -327,6 +327,7 @@ def _seal(
         note=command.note,
         metrics=fp32.metrics,
         parts=parts,
+        look_alikes=fp32.fitted.look_alikes,
     )
     card = _card(command, sets, candidates, fp32, record)
     (folder / MODEL_CARD_FILE).write_text(card, encoding="utf-8")

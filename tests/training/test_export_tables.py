@@ -97,6 +97,14 @@ def test_every_bundle_has_tables_and_says_what_they_were_fitted_on(bundle):
     assert tables.features.mean_TD.shape == (3, 2)  # 3 taxa, one dimension less
 
 
+def test_bundle_carries_the_look_alikes_of_its_fp32_network(bundle, exporting, monkeypatch):
+    assert bundle.record.look_alikes == {}  # of 3 plants
+    one, other = (taxon.taxon_id for taxon in bundle.taxonomy.taxa[:2])
+    monkeypatch.setattr("training.bundling.tables.look_alikes", lambda *_: {one: (other,)})
+    out = exporting.out.with_name("look_alikes")
+    assert export(msgspec.structs.replace(exporting, out=out)).record.look_alikes == {one: (other,)}
+
+
 def test_bundle_carries_the_coverage_of_its_candidate_sets_on_test_pictures(bundle):
     network = bundle.network("fp32")
     assert {(each.kind, each.coverage) for each in network.coverages} == set(product(KINDS, COVERAGES))

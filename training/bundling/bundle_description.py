@@ -92,11 +92,12 @@ def describe(
     note: str,
     metrics: tuple[Metric, ...],
     parts: dict[str, FileName],
+    look_alikes: dict[str, tuple[str, ...]],
 ) -> BundleRecord:
     """Builds the record of a bundle; `seal_bundle` adds the hashes.
 
     If the description is empty, it is how many plants and pictures there are. `note` is what users must know about the
-    training pictures, `metrics` are those of fp32, and `parts` are further files by their role.
+    training pictures, `metrics` and `look_alikes` are those of fp32, and `parts` are further files by their role.
     """
     network, manifest = checkpoint.trained_network(), sets.validation.manifest
     spec, taxonomy, pictures = sets.validation.spec, manifest.taxonomy, len(manifest.rows_of("train"))
@@ -130,6 +131,7 @@ def describe(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         description=description or size,
         parts=parts,
+        look_alikes=look_alikes,
     )
 
 

@@ -24,6 +24,7 @@ from models.calibration import (
 from models.metrics import Share, Whole, share
 from models.ranking import RANKS, Floats, MistakenTaxa, Promises, Rank
 from models.taxonomy import Taxonomy
+from training.bundling.look_alikes import look_alikes
 from training.bundling.place import FittedPlace, PlaceData, fit_place
 from training.bundling.rejection import (
     FittedHead,
@@ -133,6 +134,8 @@ class FittedTables(msgspec.Struct, frozen=True):
     """None if there are too few places, or if they do not help."""
     mistaken: MistakenTaxa | None = None
     """None if no taxon is often mistaken."""
+    look_alikes: dict[str, tuple[str, ...]] = {}
+    """Taxon id -> ids of the taxa that it is often taken for."""
 
 
 class _Familiarity(msgspec.Struct, frozen=True):
@@ -209,7 +212,8 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     if thresholds.mistaken is not None:
         ids = tuple(taxonomy.taxa[position].taxon_id for position in np.flatnonzero(mistaken_T))
         mistaken = MistakenTaxa(ids, thresholds.mistaken.threshold, thresholds.mistaken.promise)
-    return FittedTables(calibration, thresholds, rejection, left_out, place, mistaken)
+    similar = look_alikes(found, taxonomy)
+    return FittedTables(calibration, thresholds, rejection, left_out, place, mistaken, similar)
 
 
 def _accepts(head: FittedHead | None, pictures: HeadInputs) -> Flags:
