@@ -3,7 +3,7 @@
 import { adviceFor } from "./advice.js";
 import { bar, element, printed, scientificName } from "./elements.js";
 import { count, percent, seconds } from "./formats.js";
-import { candidateList, candidateSet, folded, groupList, pictureList } from "./lists.js";
+import { candidateList, candidateSet, folded, groupList, lookAlikeList, pictureList } from "./lists.js";
 import {
   alternativesSentence, candidateWords, commonNames, discardedSentence, otherWarnings, placeSentence, stateOf, trustSentence,
   verdictHeading, verdictName, verdictSentence,
@@ -17,6 +17,7 @@ export function showAnswer(answer, model, elapsedMs) {
   const warnings = otherWarnings(answer);
   return [
     verdictCard(answer, model),
+    lookAlikeList(answer),
     warnings.length > 0 && note("warning", "Please note", warnings),
     advice.length > 0 && note("advice", "What would help", advice),
     ...plantLists(answer),

@@ -1,24 +1,35 @@
-// Shows the reference pictures of a candidate with author and license. They are loaded when they are asked for.
+// Shows the reference pictures of a taxon with author and license. Those of a candidate are loaded when they are asked for.
 
 import { element } from "./elements.js";
 import { describeTaxon } from "./service.js";
 
 /** Returns null for a taxon without pictures. */
-export function comparison({ taxon_id: id, scientific_name: name, num_images: number = 0 }) {
-  if (number === 0) return null;
+export function comparison(taxon) {
+  if (!taxon.num_images) return null;
   const pictures = element("div", { className: "references" });
   const details = element("details", { className: "folded candidate__references" },
     element("summary", {}, "Compare with pictures"), pictures);
   details.addEventListener("toggle", async () => {
-    if (!details.open || pictures.childElementCount > 0) return;
-    try {
-      const { images } = await describeTaxon(id);
-      pictures.replaceChildren(...images.map((image) => figure(image, name)));
-    } catch (problem) {
-      pictures.replaceChildren(element("p", {}, problem.title ?? "The pictures could not be loaded."));
-    }
+    if (details.open && pictures.childElementCount === 0) await load(pictures, taxon);
   });
   return details;
+}
+
+/** Shows the most typical picture of a taxon at once; returns null for a taxon without pictures. */
+export function firstPicture(taxon) {
+  if (!taxon.num_images) return null;
+  const pictures = element("div", { className: "references" });
+  load(pictures, taxon, 1);
+  return pictures;
+}
+
+async function load(pictures, { taxon_id: id, scientific_name: name }, most = Infinity) {
+  try {
+    const { images } = await describeTaxon(id);
+    pictures.replaceChildren(...images.slice(0, most).map((image) => figure(image, name)));
+  } catch (problem) {
+    pictures.replaceChildren(element("p", {}, problem.title ?? "The pictures could not be loaded."));
+  }
 }
 
 function figure({ url, author, license, source }, name) {

@@ -1,6 +1,6 @@
-// Builds the lists of an answer: candidates, genera and families, and the pictures. Pure functions from data to elements.
+// Builds the lists of an answer: candidates, look-alikes, genera and families, and the pictures. Functions from data to elements.
 
-import { comparison } from "./compare.js";
+import { comparison, firstPicture } from "./compare.js";
 import { bar, element, printed } from "./elements.js";
 import { count, percent } from "./formats.js";
 import { nameOf, unusedSentence } from "./sentences.js";
@@ -60,13 +60,30 @@ function candidate(prediction) {
       element("p", { className: "candidate__name" }, printed(nameOf(prediction)),
         prediction.rank === "genus" && element("span", { className: "tag" }, "genus only")),
       names && element("p", { className: "candidate__common" }, names),
-      element("p", { className: "candidate__family" }, [prediction.family, ...links(prediction)]
-        .filter(Boolean).flatMap((part, index) => (index ? [" · ", part] : [part]))),
+      familyLine(prediction),
       Number.isFinite(prediction.prior) && element("p", { className: "candidate__family" },
         `Pictures alone ${percent(prediction.vision_score)}, place and season × ${prediction.prior.toFixed(2)}`)),
     element("p", { className: "candidate__score" }, percent(prediction.score)),
     bar(prediction.score),
     comparison(prediction));
+}
+
+function familyLine(taxon) {
+  return element("p", { className: "candidate__family" }, [taxon.family, ...links(taxon)]
+    .filter(Boolean).flatMap((part, index) => (index ? [" · ", part] : [part])));
+}
+
+/** Shows the named species beside those that it is often taken for; returns null without any. */
+export function lookAlikeList({ look_alikes: others = [], predictions }) {
+  if (!others.length) return null;
+  return element("section", { className: "alikes" },
+    element("h3", { className: "answer__heading" }, "Often taken for"),
+    element("ul", {}, [predictions[0], ...others].map((taxon, index) => element("li", {},
+      element("p", { className: "candidate__name" }, printed(nameOf(taxon)),
+        index === 0 && [" ", element("span", { className: "tag" }, "the answer")]),
+      element("p", { className: "candidate__common" }, taxon.common_names.join(", ")),
+      familyLine(taxon),
+      firstPicture(taxon)))));
 }
 
 function links({ gbif_id: gbif, powo_id: powo, scientific_name: name }) {

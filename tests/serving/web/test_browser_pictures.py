@@ -8,7 +8,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from tests.serving.tiny import BLUE, RED, encode, jpeg
-from tests.serving.web.examples import SPECIES
+from tests.serving.web.examples import LOOK_ALIKES, SPECIES
 from tests.serving.web.tab import PHOTOGRAPHS, accessibility_faults, file, screenshot
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -127,6 +127,29 @@ def test_picture_over_the_limit_of_the_service_is_never_sent(open_tab):
     tab.page.click("text=Remove picture 2")
     tab.answer_text()
     assert len(sent_pictures(tab.asked[0])) == 1
+
+
+def test_a_species_stands_beside_what_it_is_often_taken_for_with_a_picture_of_each(open_tab):
+    tab = open_tab("narrow")
+    image = {"url": "/rose.jpg", "author": "Ann", "license": "CC-BY-4.0", "source": "drawn"}
+    tab.page.route("**/species/*", lambda route: route.fulfill(json={"images": [image, image]}))
+    tab.page.route("**/rose.jpg", lambda route: route.fulfill(body=DOG_ROSE["buffer"], content_type="image/jpeg"))
+    best, daisy, cowslip, *others = LOOK_ALIKES["predictions"]
+    best, daisy = (each | {"num_images": 2} for each in (best, daisy))
+    tab.show(LOOK_ALIKES | {"predictions": [best, daisy, cowslip, *others], "look_alikes": [daisy, cowslip]})
+    assert tab.page.inner_text(".alikes h3") == "Often taken for"
+    tab.page.wait_for_selector(".alikes li:nth-child(2) figure")
+    assert tab.page.eval_on_selector_all(".alikes img", "images => images.map((image) => image.alt)") == [
+        "Helianthus annuus",
+        "Bellis perennis",
+    ]  # the first picture of each taxon that has some
+    names, corners = tab.page.locator(".alikes li .candidate__name"), tab.page.locator(".alikes li").all()
+    assert names.all_inner_texts() == ["Helianthus annuus the answer", "Bellis perennis", "Primula veris"]
+    assert len({corner.bounding_box()["x"] for corner in corners[:2]}) == 2  # side by side
+    assert len({corner.bounding_box()["y"] for corner in corners[:2]}) == 1
+    assert tab.page.locator(".alikes a").all_inner_texts() == ["GBIF", "POWO"]  # those of the sunflower
+    assert accessibility_faults(tab.page) == []
+    assert tab.faults == []
 
 
 def test_reference_pictures_are_loaded_with_author_and_license_when_they_are_asked_for(open_tab):
