@@ -373,7 +373,6 @@ async def _recent(answered: Answered, client: Client) -> RecentAnswer:
 
 def _identification(id_of_request: str, answered: Answered, languages: Sequence[str]) -> Identification:
     loaded, question, plant = answered.loaded, answered.question, answered.plant
-    record = loaded.bundle.record
 
     def predictions(ranked: Sequence[RankedTaxon], place: PlaceNote | None) -> list[Prediction]:
         return [
@@ -389,7 +388,7 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
             for at in [loaded.taxonomy.position_of[each.taxon.taxon_id]]
         ]
 
-    candidates, found = None, plant.candidates
+    candidates, found, record = None, plant.candidates, loaded.bundle.record
     if found is not None and question.coverage is not None:
         network = loaded.bundle.network(loaded.precision)
         is_measured = found.guarantee is not None and plant.place is None

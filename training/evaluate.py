@@ -169,8 +169,9 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
 
 def _strangers(command: Evaluate) -> dict[str, tuple[Path, ...]]:
     """Lists the pictures that judge the answers of a bundle, before anything is measured."""
-    from training.loading.negatives import list_negatives
+    from training.loading.negatives import NOT_A_PLANT, UNKNOWN_PLANT, list_negatives
 
+    labels = {"things": NOT_A_PLANT, "unknown": UNKNOWN_PLANT}  # a missing folder is an error that names its flag
     given = {"things": command.negatives, "unknown": command.unknown}
     folders = {name: folder for name, folder in given.items() if folder is not None}
     if folders and command.bundle is None:
@@ -179,7 +180,10 @@ def _strangers(command: Evaluate) -> dict[str, tuple[Path, ...]]:
             value=next(iter(folders.values())),
             remedy="give --bundle DIR, or leave out --negatives and --unknown",
         )
-    return {name: list_negatives((folder,), (command.negatives_split,)).paths for name, folder in folders.items()}
+    return {
+        name: list_negatives((folder,), (command.negatives_split,), labels[name]).paths
+        for name, folder in folders.items()
+    }
 
 
 def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:

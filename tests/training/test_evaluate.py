@@ -164,12 +164,11 @@ def test_pictures_that_judge_answers_need_a_bundle(finished_run, data, tmp_path)
         evaluate(command)
 
 
-def test_a_folder_of_negatives_that_is_missing_is_named_before_anything_is_measured(
-    bundle, data, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize("flag", ["negatives", "unknown"])
+def test_a_missing_folder_is_named_with_its_flag_before_anything_is_measured(flag, bundle, data, tmp_path, monkeypatch):
     monkeypatch.setattr("training.evaluate.measure", lambda *arguments: pytest.fail("measured"))
-    with pytest.raises(DataError, match="no such folder"):
-        evaluate(Evaluate(data=data, bundle=bundle.folder, negatives=tmp_path / "missing", workers=0))
+    with pytest.raises(DataError, match=f"no such folder .*correct --{flag}"):
+        evaluate(Evaluate(data=data, bundle=bundle.folder, workers=0, **{flag: tmp_path / "missing"}))
 
 
 def test_a_checkpoint_is_measured_in_single_precision_on_a_gpu_too(finished_run, data, monkeypatch):

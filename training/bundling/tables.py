@@ -171,7 +171,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     see = partial(_see, taxonomy=taxonomy, temperature=temperature, table=table)
     found, known = see(data.calibration.outputs, labels=data.calibration.labels)
     validation = None if data.validation is None else see(data.validation.outputs, labels=data.validation.labels)
-    head = things = strangers = without_taxa = None
+    head = things = strangers = without_taxa = left_out = rejection = None
     if data.negatives is not None and validation is not None:
         things = see(data.negatives)
         head = fit_head(validation[1], things[1], data.negative_groups)
@@ -194,7 +194,6 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         thresholds = thresholds.without_promises()
         if place is not None:
             place = replace(place, rule=replace(place.rule, promises=Promises()))
-    left_out = rejection = None
     if without_taxa is not None:
         left_out = _left_out(data.data, familiar, head, without_taxa, thresholds)
     if head is not None and things is not None:
