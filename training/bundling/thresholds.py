@@ -88,7 +88,8 @@ class FittedThresholds(msgspec.Struct, frozen=True):
 def mistaken_taxa(named_N: Whole, scores: RankScores, num_taxa: int) -> Flags:
     """Finds the taxa whose names are often wrong, from validation plants; shape (num_taxa,).
 
-    The risk of a name is the share of wrong ones, with ten more plants of the mean risk. The species threshold of these
+    The risk of a name is the share of wrong ones, with ten more plants of the mean risk; it must exceed 8 %, and the
+    mean, so that a taxon with few plants is no such taxon by that alone. The species threshold of these
     taxa is fitted to their own calibration plants, which did not choose them, and so is that of the others: a promise
     about the mean of all says little about a group of plants that resemble each other.
     """
@@ -97,7 +98,7 @@ def mistaken_taxa(named_N: Whole, scores: RankScores, num_taxa: int) -> Flags:
         np.bincount(named_N[chosen_N], minlength=num_taxa) for chosen_N in (sure_N, sure_N & ~scores.right_N)
     )
     mean = wrong_T.sum() / max(number_T.sum(), 1)
-    return np.asarray((wrong_T + _PRIOR_PLANTS * mean) / (number_T + _PRIOR_PLANTS) > _OFTEN)
+    return np.asarray((wrong_T + _PRIOR_PLANTS * mean) / (number_T + _PRIOR_PLANTS) > max(_OFTEN, mean + 1e-9))
 
 
 def fit_thresholds(
