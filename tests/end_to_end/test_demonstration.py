@@ -34,7 +34,7 @@ TRANSPOSE_OF = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
-MAX_BUNDLE_BYTES = 14_000_000
+MAX_BUNDLE_BYTES = 15_000_000
 NUM_TEST = 1531  # of data_plants
 SAME_PHOTOGRAPHS = ROOT / "benchmarks" / "results" / "amd-epyc-2-cores" / "same_photographs.json"
 NEAR_COPY_BITS = 8  # as in data_plants.toml
@@ -171,7 +171,7 @@ def test_files_of_all_eight_orientations_have_their_upright_size(service, shape,
 def test_first_question_of_the_readme_is_the_example_of_the_page_and_gets_the_answer_shown(service):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     path = re.search(r"image=@(\S+)", readme)[1]
-    shown = re.search(r'"verdict": \{"rank": "species", "name": "([^"]+)", "score": ([\d.]+)', readme)
+    shown = re.search(r'"verdict": \{"rank": "\w+", "name": "([^"]+)", "score": ([\d.]+)', readme)
     example = service.get("/model").json()["example"]
     assert path == f"serving{example}"
     picture = service.get(example)
