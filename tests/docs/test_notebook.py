@@ -52,8 +52,8 @@ def test_every_cell_runs(photographs, tmp_path, monkeypatch, capfd):
         for source in cells():
             exec(compile(source, NOTEBOOK.name, "exec"), names)  # as a notebook does
     said = capfd.readouterr().out
-    assert "species Helianthus annuus" in said
-    assert "berlin.jpg ok species Helianthus annuus" in said
+    assert "family Asteraceae" in said  # of the drawn sunflower the demonstration is not sure enough for a species
+    assert "berlin.jpg ok family Asteraceae" in said
     assert "broken.jpg failed" in said
     assert [row["path"] for row in names["placed"]] == ["berlin.jpg"]
     mpl.pyplot.close("all")
