@@ -35,7 +35,7 @@ from training.bundling.rejection import (
     fit_head,
 )
 from training.bundling.strangers import Strangers, drawn_among, joined
-from training.bundling.thresholds import LEAST_NAMED, FittedThresholds, fit_thresholds, mistaken_taxa
+from training.bundling.thresholds import MIN_NAMED, FittedThresholds, fit_thresholds, mistaken_taxa
 from training.evaluation.answers import distances
 from training.evaluation.predictions import (
     ComputedRows,
@@ -261,7 +261,8 @@ def _mistaken_taxa(
         return none_T
     found_T = mistaken_taxa(validation[0].named_N, validation[0].rank_scores["species"], num_taxa)
     groups = found_T[calibration.named_N], found_T[calibration.taxon_labels_N]
-    enough = all(LEAST_NAMED <= own_N.sum() <= len(own_N) - LEAST_NAMED for own_N in groups)
+    least = 2 * MIN_NAMED  # plants of a group; with fewer, a promise would be lost that all plants together can prove
+    enough = all(least <= own_N.sum() <= len(own_N) - least for own_N in groups)
     return found_T if enough else none_T
 
 

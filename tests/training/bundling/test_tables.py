@@ -110,7 +110,7 @@ def fitted():
 
 def answers(fitted, outputs, question=None):
     limits = fitted.thresholds
-    model = AnswerModel(TAXONOMY, 1.0, limits.thresholds, limits.promises, fitted.calibration)
+    model = AnswerModel(TAXONOMY, 1.0, limits.thresholds, limits.promises, fitted.calibration, mistaken=fitted.mistaken)
     return [
         answer_plant(logits[None], features[None], model, question or Question())
         for logits, features in zip(*outputs, strict=True)
