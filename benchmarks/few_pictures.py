@@ -141,7 +141,13 @@ def measure(pictures: Pictures) -> Iterator[Row]:
         )
         fitted = fit_tables(data, pictures.temperature, {})
         tables = fitted.calibration
-        model = AnswerModel(taxonomy, pictures.temperature, fitted.thresholds.thresholds, calibration=tables)
+        model = AnswerModel(
+            taxonomy,
+            pictures.temperature,
+            fitted.thresholds.thresholds,
+            calibration=tables,
+            mistaken=fitted.mistaken,
+        )
         known, unknown, things = (
             score_pictures(outputs, labels, model)
             for outputs, labels in (

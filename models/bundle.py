@@ -290,7 +290,10 @@ def _load_bundle(folder: Path) -> Bundle:
     named = {*record.look_alikes, *chain.from_iterable(record.look_alikes.values())}
     for network in record.networks.values():
         named.update(network.mistaken.taxon_ids if network.mistaken else ())
-    _require_equal("list of unknown taxa", TAXA_FILE, [], BUNDLE_FILE, sorted(named - taxonomy.by_id.keys()))
+    if lacking := sorted(named - taxonomy.by_id.keys()):
+        raise BundleError(
+            f"{BUNDLE_FILE} names taxa that {TAXA_FILE} lacks", value=lacking, remedy="fetch or export the bundle again"
+        )
     unknown = sorted(set(record.parts) - KNOWN_PARTS)
     warnings += tuple(f"This version does not know the bundle part {part!r} and ignores it." for part in unknown)
     return Bundle(folder, record, taxonomy, (*warnings, *_check_tables(folder, record, taxonomy)))

@@ -98,8 +98,8 @@ def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, threshold
     write_rounded(fp32.network.path, network.path)
     outputs = [network.outputs(pictures) for pictures in (sets.test, sets.validation, sets.temperature)]
     outputs.append(Outputs(*[network.features(sets.features)] * 2))
-    if sets.negatives is not None:
-        outputs.append(network.outputs_of_files(sets.negatives)[0])
+    further = (sets.negatives, None if sets.unknown is None else sets.unknown.files)
+    outputs += [network.outputs_of_files(files)[0] for files in further if files is not None]
     overflow = overflow_check(outputs)
     if not overflow.passed:  # neither metrics nor tables can be computed from NaN
         failed = NetworkFile(path.name, temperature=1.0, stored_as="float16", checks=(overflow,), note=_FP16_NOTE)
