@@ -37,7 +37,7 @@ check: train-env  ## run the checks without the tests: format, lint, types, impo
 	$(python) -m mypy models training serving benchmarks docs/generate.py
 	$(python) .venv/bin/lint-imports
 	$(python) benchmarks/structure.py --check
-	$(python) benchmarks/tables.py --check
+	$(python) benchmarks/tables.py
 
 coverage: tests = not slow and not gpu and not untraced
 coverage: train-env  ## run the quick tests and report which lines they ran
@@ -52,7 +52,6 @@ docs: .venv/.ready-docs-$(key)  ## build the documentation into build/docs; a wa
 	@echo "Written: build/docs/index.html"
 
 tables: train-env  ## write the tables of benchmarks/results and the reference pages of docs/
-	$(python) benchmarks/tables.py
 	$(python) docs/generate.py
 
 # What README shows of speed: needs two quiet cores and most of an hour.
@@ -68,7 +67,7 @@ figures: train-env  ## measure the figures of README anew (DEVICE=amd-epyc-2-cor
 	$(python) benchmarks/serving/overload.py --bundle $(network) --compared $(results)/serving.json --out $(results)/serving_overload.json
 	$(python) benchmarks/serving/memory.py --bundle $(network) --out $(results)/serving_memory.json
 	$(python) benchmarks/loader.py --rounds 5 --num-small 96 --num-camera 16 --out $(results)/loader.json
-	$(python) benchmarks/tables.py
+	$(python) docs/generate.py
 
 lock: .venv/.ready-uv-$(key)  ## write requirements.lock anew, keeping the pins that still hold (ARGS=--upgrade moves them)
 	$(uv) pip compile pyproject.toml --all-extras --universal --python-version 3.11 --fork-strategy fewest \

@@ -1,6 +1,6 @@
 """A result file: the figures of one program on one machine, and the same figures as a Markdown table.
 
-`benchmarks/tables.py` copies the table into the pages, so a result stays readable when its program changes or goes.
+`docs/generate.py` copies the table into a page, so a result stays readable when its program changes or goes.
 """
 
 import re

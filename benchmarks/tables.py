@@ -1,11 +1,10 @@
-"""Program: writes the tables of the results into the pages that show them, and checks that they are not out of date.
+"""Program: checks that the pages show the figures of the results and name the commits that were measured.
 
-python benchmarks/tables.py [--check]
+python benchmarks/tables.py
 
-A result file in `benchmarks/results/DEVICE` holds its table beside its figures. On a page, the text between
-`<!-- table: NAME -->` and `<!-- end of table -->` shows the table of every device that has a result of that name, and
-the commit that was measured. With --check nothing is written: the program fails if a page differs from the results, or
-if README shows a result without naming its commit.
+A result file in `benchmarks/results/DEVICE` holds its table beside its figures; `docs/generate.py` writes all of them
+into one page. README.md and benchmarks/README.md show single figures: a line that links to a result must name its
+commit, and in benchmarks/README.md each number of the third column must stand in the table of a result of that line.
 """
 
 import argparse
@@ -24,94 +23,87 @@ from training.program import run_program
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
-PAGES: Final = (ROOT / "benchmarks" / "README.md", ROOT / "docs" / "measurements.md")
-_MARKED: Final = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-_RESULT_LINK: Final = re.compile(r"\]\((benchmarks/results/[^)]+\.json)\)")
+_RESULT_LINK: Final = re.compile(r"\]\(((?:benchmarks/)?results/[^)]+\.json)\)")
+_NUMBER: Final = re.compile(r"\d[\d,.]*\d|\d")
 _COMMIT_DIGITS: Final = 7
 
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing, and fail if something is out of date")
-    check = parser.parse_args().check
-    run_program(check_all if check else write_pages)
-
-
-def write_pages() -> None:
-    """Writes every table of every page anew."""
-    for page in PAGES:
-        page.write_text(with_tables(page.read_text(encoding="utf-8"), page.parent), encoding="utf-8")
-
-
-def check_all() -> None:
-    """Compares the pages with the results, and the commits that README names with those of the results.
-
-    Raises:
-        DataError: A page shows other figures than the results, or README a result without its commit.
-    """
-    check_pages()
-    require_commits((ROOT / "README.md").read_text(encoding="utf-8"), ROOT)
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    run_program(check_pages)
 
 
 def check_pages() -> None:
-    """Compares the pages with the results.
+    """Compares the pages that show single figures with the results.
 
     Raises:
-        DataError: A page shows other figures than the results.
+        DataError: A line names no commit or another one, or shows a number that its result does not have.
     """
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        if text != with_tables(text, page.parent):
-            raise DataError(f"{page.relative_to(ROOT)} shows other figures than the results", remedy="run: make tables")
+    require_commits((ROOT / "README.md").read_text(encoding="utf-8"), ROOT)
+    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    require_commits(page, ROOT / "benchmarks")
+    require_figures(page, ROOT / "benchmarks")
 
 
-def require_commits(readme: str, root: Path) -> None:
+def require_commits(page: str, folder: Path) -> None:
     """Checks that each line that links to a result names the commit that was measured.
 
     Raises:
         DataError: A line names none, or another one.
     """
-    for line in readme.splitlines():
+    for line in page.splitlines():
         for link in _RESULT_LINK.findall(line):
-            commit = _commit(_read(root / link))
+            commit = _commit(_read(folder / link))
             if f"`{commit}`" not in line:
                 raise DataError(
                     f"README.md shows {link} without the commit that was measured", limit=commit, remedy="name it there"
                 )
 
 
-def with_tables(page: str, folder: Path, results: Path = RESULTS) -> str:
-    """Returns a page with every marked table written anew.
-
-    Args:
-        page: Markdown.
-        folder: Folder of the page, which its links are relative to.
-        results: Folder with one folder of results for each device.
+def require_figures(page: str, folder: Path) -> None:
+    """Checks that the numbers in the third column of a row with results stand in the tables of these results.
 
     Raises:
-        DataError: A marker names no result, or a result has no table.
+        DataError: A number does not.
     """
+    for line in page.splitlines():
+        links = _RESULT_LINK.findall(line)
+        if not links:
+            continue
+        known = set(_NUMBER.findall(" ".join(str(_read(folder / link).get("markdown")) for link in links)))
+        for number in _NUMBER.findall(line.split("|")[3]):
+            if number not in known:
+                raise DataError(
+                    "README.md shows a number that its result does not have",
+                    value=number,
+                    limit=", ".join(links),
+                    remedy="correct it",
+                )
 
-    def filled(marked: re.Match[str]) -> str:
-        paths = sorted(results.glob(f"*/**/{marked['name']}.json"))
-        if not paths:
-            raise DataError(
-                "a page names a result that does not exist", value=marked["name"], remedy="correct the marker"
-            )
-        return "".join([marked[1], *(_shown(path, folder) for path in paths), marked[3]])
 
-    return _MARKED.sub(filled, page)
+def results_page(folder: Path, results: Path = RESULTS) -> str:
+    """Returns a page with the table of every result, by its name and then by device.
 
-
-def _shown(path: Path, folder: Path) -> str:
-    result = _read(path)
-    if "markdown" not in result:
-        raise DataError(f"{path} is no result with a table", remedy="measure again, or restore it")
-    link = Path(os.path.relpath(path, folder)).as_posix()
-    text = str(result["markdown"])
-    between = "\n\n" if text.startswith("|") else " "  # a table needs a line of its own
-    return f"[Result]({link}) at commit `{_commit(result)}`.{between}{text}\n\n"
+    Args:
+        folder: Folder of the page, which its links are relative to.
+        results: Folder with one folder of results for each device.
+    """
+    parts = [
+        "# Results",
+        "The tables of all result files. [The overview](../../benchmarks/README.md) says what each of them measures.",
+    ]
+    shown = ""
+    for path in sorted(results.rglob("*.json"), key=lambda path: (path.stem, path)):
+        result = _read(path)
+        if "markdown" not in result:
+            continue
+        if path.stem != shown:
+            shown = path.stem
+            parts.append(f"## {shown}")
+        link = Path(os.path.relpath(path, folder)).as_posix()
+        parts += [f"[Result]({link}) at commit `{_commit(result)}`.", str(result["markdown"])]
+    return "\n\n".join(parts) + "\n"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -313,12 +313,23 @@ def _joined(parts: Iterable[str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+# ---- results
+
+
+def results() -> str:
+    """Returns the tables of all results of benchmarks."""
+    from benchmarks.tables import results_page
+
+    return results_page(PAGES)
+
+
 GENERATED: Final[Mapping[str, Callable[[], str]]] = {
     "commands": commands_page,
     "settings": settings_page,
     "recipe": recipe_page,
     "metrics": metrics_page,
     "http": http_page,
+    "results": results,
 }
 """Name of each generated page -> what writes it."""
 

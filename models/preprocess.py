@@ -28,7 +28,7 @@ Image.MAX_IMAGE_PIXELS = None
 PngImagePlugin.MAX_TEXT_MEMORY = 4_000_000
 
 # Most pixels by format. JPEG decodes at reduced scale and in strips. The others need several bytes for every pixel at
-# once: a WebP of 70 kB took 401 MB (canvas.webp in benchmarks/README.md).
+# once: a WebP of 70 kB took 401 MB (canvas.webp in docs/generated/results.md).
 PIXEL_LIMITS: Final[dict[str, int]] = {
     "JPEG": 100_000_000,
     "PNG": 40_000_000,

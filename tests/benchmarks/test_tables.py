@@ -7,18 +7,17 @@ import subprocess
 import pytest
 
 from benchmarks.result import spread, table
-from benchmarks.tables import PAGES, RESULTS, check_pages, require_commits, with_tables
+from benchmarks.tables import RESULTS, check_pages, require_commits, require_figures, results_page
 from models.errors import DataError
-
-LOADER = "Before.\n\n<!-- table: loader -->\nanything\n<!-- end of table -->\n\nAfter.\n"
 
 
 @pytest.fixture
 def results(tmp_path):
     for device in ("one", "two/data"):
-        (tmp_path / device).mkdir(parents=True)
-        content = {"machine": {"git_commit": "0123456789"}, "markdown": f"| {device} |"}
-        (tmp_path / device / "loader.json").write_text(json.dumps(content))
+        (tmp_path / "results" / device).mkdir(parents=True)
+        content = {"machine": {"git_commit": "0123456789"}, "markdown": f"| {device} | 1,250 pictures, 3.5 |"}
+        (tmp_path / "results" / device / "loader.json").write_text(json.dumps(content))
+    (tmp_path / "results" / "one" / "merge.json").write_text(json.dumps({"machine": {"git_commit": "0123456789"}}))
     return tmp_path
 
 
@@ -26,43 +25,35 @@ def test_pages_show_what_the_results_hold():
     check_pages()
 
 
-def test_every_result_with_a_table_is_on_the_page_of_all_results():
-    page = PAGES[0].read_text(encoding="utf-8")
-    stems = {path.stem for path in RESULTS.rglob("*.json") if "markdown" in json.loads(path.read_bytes())}
-    assert {"loader", "scale"} <= stems
-    assert [stem for stem in sorted(stems) if f"<!-- table: {stem} -->" not in page] == []
+def test_every_result_with_a_table_is_on_the_page_of_benchmarks():
+    page = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
+    paths = [path for path in RESULTS.rglob("*.json") if "markdown" in json.loads(path.read_bytes())]
+    assert len(paths) > 10
+    links = [path.relative_to(RESULTS.parent).as_posix() for path in paths]
+    assert [link for link in links if f"({link})" not in page] == []
 
 
-def test_a_page_shows_the_table_of_every_device_with_a_link_and_is_otherwise_left_alone(results):
-    page = with_tables(LOADER, results, results)
-    assert (
-        "[Result](one/loader.json) at commit `0123456`.\n\n| one |\n\n[Result](two/data/loader.json) at commit" in page
-    )
-    assert "| two/data |\n\n<!-- end" in page
-    assert (page.splitlines()[0], page.splitlines()[-1]) == ("Before.", "After.")
-    assert "anything" not in page
-    assert with_tables(page, results, results) == page
-
-
-def test_a_marker_that_names_no_result_is_told(results):
-    with pytest.raises(DataError, match="does not exist"):
-        with_tables(LOADER.replace("loader", "loaders"), results, results)
-
-
-def test_a_result_without_a_table_is_told(results):
-    (results / "one" / "loader.json").write_text("{}")
-    with pytest.raises(DataError, match="no result with a table"):
-        with_tables(LOADER, results, results)
+def test_the_page_of_results_has_the_table_of_every_device_with_a_link(results):
+    page = results_page(results, results / "results")
+    assert "## loader\n\n[Result](results/one/loader.json) at commit `0123456`.\n\n| one |" in page
+    assert "3.5 |\n\n[Result](results/two/data/loader.json) at commit `0123456`.\n\n| two/data |" in page
+    assert page.count("## ") == 1
 
 
 @pytest.mark.parametrize("named", ["", "at 0123456", "at `0123457`"])
-def test_readme_names_the_commit_of_each_result(named, results):
-    (results / "benchmarks").mkdir()
-    (results / "one").rename(results / "benchmarks" / "results")
-    readme = "Fast: [measured](benchmarks/results/loader.json) {}.\n\n`0123456` is the commit."
-    require_commits(readme.format("at `0123456`"), results)
+def test_a_page_names_the_commit_of_each_result(named, results):
+    page = "Fast: [measured](results/one/loader.json) {}.\n\n`0123456` is the commit."
+    require_commits(page.format("at `0123456`"), results)
     with pytest.raises(DataError, match="without the commit that was measured"):
-        require_commits(readme.format(named), results)
+        require_commits(page.format(named), results)
+
+
+@pytest.mark.parametrize("figure", ["1,251 pictures", "125 pictures", "3.50 times", "250"])
+def test_a_figure_that_the_result_does_not_have_is_told(figure, results):
+    page = "| loader, 9 | 2 cores | {} | [result](results/one/loader.json), 7 |"
+    require_figures(page.format("1,250 pictures in 3.5 s"), results)
+    with pytest.raises(DataError, match="shows a number that its result does not have"):
+        require_figures(page.format(figure), results)
 
 
 def git(*arguments):
