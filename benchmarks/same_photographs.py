@@ -28,7 +28,7 @@ from models.answer import AnswerModel
 from models.bundle import Bundle, load_bundle
 from models.metrics import Share, Whole, calibration_error, share
 from models.ranking import RANKS
-from training.bundling.strangers import Strangers, names_of
+from training.bundling.strangers import Stranger, Strangers, names_of, without_doubtful
 from training.comparison import STRANGER, frozen_set
 from training.dataset.manifest import Manifest
 from training.evaluation.answers import coverage_figures, score_pictures, verdicts_of
@@ -167,9 +167,11 @@ def _unknown(bundle: Bundle, model: AnswerModel, command: SamePhotographs) -> It
     network, spec = bundle.network_path("fp32"), bundle.record.input
     for given in command.strangers:
         listed = list_negatives((given,), label=UNKNOWN_PLANT)
-        outputs, readable = PictureFiles(listed.paths, spec, name=given.name).outputs(network)
-        of_pictures = zip(listed.paths, listed.scientific_names, listed.sources, strict=True)
-        names = names_of(list(of_pictures), model.taxonomy).subset(readable)
+        named = map(Stranger, listed.paths, listed.scientific_names, listed.sources)
+        pictures = without_doubtful(named, model.taxonomy)
+        paths = tuple(picture.path for picture in pictures)
+        outputs, readable = PictureFiles(paths, spec, name=given.name).outputs(network)
+        names = names_of(pictures, model.taxonomy).subset(readable)
         found = Strangers(outputs, names, given.name)
         scores = score_pictures(outputs, names.label_M, model)
         scores = msgspec.structs.replace(scores, found=found.predictions(model.taxonomy, model.temperature))

@@ -261,12 +261,16 @@ def _unknown_files(folders: tuple[Path, ...], spec: InputSpec, taxonomy: Taxonom
             network knows one of them.
     """
     from training.bundling.evaluated_network import UnknownFiles
-    from training.bundling.strangers import names_of
+    from training.bundling.strangers import Stranger, names_of, without_doubtful
     from training.evaluation.pictures import PictureFiles
     from training.loading.negatives import UNKNOWN_PLANT, list_negatives
 
     found = list_negatives(folders, label=UNKNOWN_PLANT)
-    names = names_of(list(zip(found.paths, found.scientific_names, found.sources, strict=True)), taxonomy)
+    listed = list(map(Stranger, found.paths, found.scientific_names, found.sources))
+    pictures = without_doubtful(listed, taxonomy)
+    if left_out := len(listed) - len(pictures):
+        print(f"{left_out:,} photographs of unknown plants are named by a known genus alone, and are left out")
+    names = names_of(pictures, taxonomy)
     fitted, judging = (
         len(np.unique(names.group_M[~names.near_M & some])) for some in (~names.judges_M, names.judges_M)
     )
@@ -277,7 +281,8 @@ def _unknown_files(folders: tuple[Path, ...], spec: InputSpec, taxonomy: Taxonom
             limit=f"at least {_LEAST_GENERA} and 1, a quarter being drawn to judge",
             remedy="add photographs of other genera, with the column scientific_name, or leave out --unknown",
         )
-    return UnknownFiles(PictureFiles(found.paths, spec, LEAST_NEGATIVES, "photographs of unknown plants"), names)
+    paths = tuple(picture.path for picture in pictures)
+    return UnknownFiles(PictureFiles(paths, spec, LEAST_NEGATIVES, "photographs of unknown plants"), names)
 
 
 def _seal(

@@ -3,7 +3,7 @@
 A quarter of their genera judges the bundle and is in no fit. Of the others, plants of unknown genera teach familiarity
 what a stranger is. All of them stand among the calibration plants when the thresholds are fitted, so that the promise
 of a name holds where one plant in four is a stranger. Another species of a genus that the bundle knows is rightly named
-by its genus, and by its family.
+by its genus, and by its family; a photograph named by such a genus alone is left out, since it may show a known taxon.
 
 A head that has seen one source of strangers learns that source's style. So where there are several sources, the scores
 that set the cutoff and the thresholds are those of heads that were fitted without the source.
@@ -12,9 +12,9 @@ Letters in names: M strangers.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -33,7 +33,8 @@ JUDGING: Final = 0.25
 """Share of the genera whose photographs judge the bundle."""
 STRANGERS: Final = 0.25
 """Share of strangers among the plants that the promise of a name holds for: one plant in four."""
-
+NEAR: Final = 0.125
+"""Share of those strangers that are another species of a known genus: one in eight, if there are others."""
 
 _GROUPS: Final = ("genus", "family")
 
@@ -59,8 +60,28 @@ class StrangerNames(Columns, frozen=True):
         return self.source_M if len(np.unique(self.source_M)) > 1 else self.group_M
 
 
-def names_of(pictures: Sequence[tuple[Path, str, int]], taxonomy: Taxonomy) -> StrangerNames:
-    """Looks up genus and family of each photograph: its file, its scientific name or nothing, and its source.
+class Stranger(NamedTuple):
+    """A photograph of a plant that a bundle may not know."""
+
+    path: Path
+    name: str
+    """Scientific name, or nothing."""
+    source: int
+    """Number of the folder or list that it comes from."""
+
+
+def without_doubtful(pictures: Iterable[Stranger], taxonomy: Taxonomy) -> list[Stranger]:
+    """Leaves out pictures named by a known genus alone: such a plant may be a taxon that the bundle knows."""
+    return [each for each in pictures if not _is_doubtful(each.name, taxonomy)]
+
+
+def _is_doubtful(name: str, taxonomy: Taxonomy) -> bool:
+    plant = parse_name(name, scientific=True) if name else None
+    return plant is not None and not plant.epithet and plant.genus in taxonomy.genera.names
+
+
+def names_of(pictures: Sequence[Stranger], taxonomy: Taxonomy) -> StrangerNames:
+    """Looks up genus and family of each photograph.
 
     Raises:
         DataError: A plant is known to the bundle.
@@ -106,14 +127,21 @@ class Strangers(msgspec.Struct, frozen=True):
         return replace(found, rank_right_NR=found.rank_right_NR & known_MR)
 
 
-def drawn_among(source_M: Whole, num_plants: int) -> Flags:
-    """Draws so many strangers that one in four plants is one, as evenly by source as can be, with a fixed seed."""
-    random_M, turn_M = np.random.default_rng(0).permutation(len(source_M)), np.empty(len(source_M), dtype=np.intp)
-    for source in np.unique(source_M):
-        own = random_M[source_M[random_M] == source]
-        turn_M[own] = np.arange(len(own))  # the first of each source, the second of each, and so on
+def drawn_among(names: StrangerNames, num_plants: int) -> Flags:
+    """Draws so many strangers that one in four plants is one, and one in eight of these is of a known genus."""
     number = round(num_plants * STRANGERS / (1 - STRANGERS))
-    chosen_M = np.zeros(len(source_M), dtype=bool)
+    number_near = number if names.near_M.all() else min(round(number * NEAR), int(names.near_M.sum()))
+    return _drawn(names, names.near_M, number_near) | _drawn(names, ~names.near_M, number - number_near)
+
+
+def _drawn(names: StrangerNames, among_M: Flags, number: int) -> Flags:
+    """Draws some, as evenly by source as can be, with a fixed seed."""
+    random_M = np.random.default_rng(0).permutation(np.flatnonzero(among_M))
+    turn_M = np.empty(len(among_M), dtype=np.intp)
+    for source in np.unique(names.source_M):
+        own = random_M[names.source_M[random_M] == source]
+        turn_M[own] = np.arange(len(own))  # the first of each source, the second of each, and so on
+    chosen_M = np.zeros(len(among_M), dtype=bool)
     chosen_M[random_M[np.argsort(turn_M[random_M], kind="stable")][:number]] = True
     return chosen_M
 

@@ -184,7 +184,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     kept_N = (familiar.known_N >= familiar.cutoff) & _accepts(head, known)
     plants = found.subset(kept_N)
     if data.strangers is not None and strangers is not None:
-        drawn_M = drawn_among(data.strangers.names.source_M, len(found.rows))
+        drawn_M = drawn_among(data.strangers.names, len(found.rows))
         kept_M = drawn_M & (familiar.others_M >= familiar.cutoff) & _accepts(head, strangers[1])
         plants = joined(plants, strangers[0].subset(kept_M))
     mistaken_T = _mistaken_taxa(validation, found, "species" in fixed, len(taxonomy.taxa))

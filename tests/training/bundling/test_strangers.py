@@ -10,7 +10,7 @@ from models.answer import AnswerModel, Question, answer_plant
 from models.errors import DataError
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.bundling.drawn_outputs import NOISE, NUM_FEATURES, TAXONOMY, draw_outputs, table_data
-from training.bundling.strangers import StrangerNames, Strangers, drawn_among, names_of
+from training.bundling.strangers import Stranger, StrangerNames, Strangers, drawn_among, names_of, without_doubtful
 from training.bundling.tables import fit_tables
 from training.bundling.thresholds import FittedThreshold, fit_thresholds, mistaken_taxa
 from training.evaluation.predictions import RankScores
@@ -27,7 +27,7 @@ KNOWN = Taxonomy(
 
 
 def looked_up(*names):
-    return names_of([(Path(f"folder {at}/a.jpg"), name, 0) for at, name in enumerate(names)], KNOWN)
+    return names_of([Stranger(Path(f"folder {at}/a.jpg"), name, 0) for at, name in enumerate(names)], KNOWN)
 
 
 def test_genus_and_family_of_a_stranger_are_known_or_not():
@@ -49,6 +49,11 @@ def test_a_stranger_that_the_bundle_knows_is_refused():
         looked_up("Quercus suber", "Rosa canina L.")
 
 
+def some_names(source_M, near):
+    flags, numbers = np.zeros(len(source_M), dtype=bool), np.zeros(len(source_M), dtype=np.intp)
+    return StrangerNames(source_M, numbers, flags, numbers, flags | near, flags | near)
+
+
 @pytest.mark.parametrize(("sources", "folds"), [([0, 0, 1], [0, 0, 1]), ([0, 0, 0], [4, 4, 5])])
 def test_a_source_is_left_out_as_a_whole_or_a_genus_if_there_is_one_source(sources, folds):
     flags = np.zeros(3, dtype=bool)
@@ -57,9 +62,21 @@ def test_a_source_is_left_out_as_a_whole_or_a_genus_if_there_is_one_source(sourc
 
 
 def test_every_fourth_plant_is_a_stranger_and_small_sources_count_as_much_as_large_ones():
-    source_M = np.repeat([0, 1, 2], [1000, 30, 5])
-    chosen_M = drawn_among(source_M, 300)
-    assert np.bincount(source_M[chosen_M]).tolist() == [65, 30, 5]  # 100 of 400
+    names = some_names(np.repeat([0, 1, 2], [1000, 30, 5]), near=False)
+    chosen_M = drawn_among(names, 300)
+    assert np.bincount(names.source_M[chosen_M]).tolist() == [65, 30, 5]  # 100 of 400
+
+
+@pytest.mark.parametrize(("near", "num_near"), [([True, False], 12), ([True, True], 100)])
+def test_one_stranger_in_eight_is_of_a_known_genus_unless_all_are(near, num_near):
+    names = some_names(np.repeat([0, 1], 500), np.repeat(near, 500))
+    chosen_M = drawn_among(names, 300)
+    assert (chosen_M.sum(), (chosen_M & names.near_M).sum()) == (100, num_near)
+
+
+def test_a_photograph_named_by_a_known_genus_alone_is_left_out():
+    pictures = [Stranger(Path("a.jpg"), name, 0) for name in ("Rosa", "Rosa sp.", "Rosa gallica", "Musa", "")]
+    assert [each.name for each in without_doubtful(pictures, KNOWN)] == ["Rosa gallica", "Musa", ""]
 
 
 def drawn_strangers(seed, num_genera=60, each=10, near=False):
