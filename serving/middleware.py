@@ -19,8 +19,9 @@ import structlog
 from litestar import Litestar, Request, Response
 from litestar.config.cors import CORSConfig
 from litestar.enums import ScopeType
-from litestar.routes import HTTPRoute
+from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+from litestar.utils import normalize_path
 
 from serving.access.control import AccessControl
 from serving.access.origins import headers_for_pages, refused_preflight
@@ -53,22 +54,20 @@ _log = structlog.get_logger(__name__)
 
 def with_refusals(app: Litestar, access: AccessControl) -> ASGIApp:
     """Returns a layer that refuses preflights (CORS), and what exceeds the rate of an address and needs no key."""
-    handle, config = app.asgi_handler, app.cors_config
-    not_by_address = re.compile(
-        "|".join(
-            f"({'|'.join(handler.http_methods)}) {re.sub('{[^}]*}', '[^/]+', route.path)}"
-            for route in app.routes
-            if isinstance(route, HTTPRoute)
-            for handler in route.route_handlers
-            if NOT_BY_ADDRESS.items() <= handler.opt.items()
-        )
-    )
+    handle = app.asgi_handler
+    config = app.cors_config
+
+    def is_by_address(scope: HTTPScope) -> bool:
+        try:
+            _, route, *_ = app.asgi_router.handle_routing(path=normalize_path(scope["path"]), method=scope["method"])
+        except HTTPException:  # no route
+            return True
+        return not NOT_BY_ADDRESS.items() <= route.opt.items()
 
     async def layer(scope: Scope, receive: Receive, send: Send) -> None:
         error = None
         if scope["type"] == ScopeType.HTTP:
-            is_by_address = not not_by_address.fullmatch(f"{scope['method']} {scope['path']}")
-            error = _refusal(scope, config, access if is_by_address else None)
+            error = _refusal(scope, config, access if is_by_address(scope) else None)
         if error is None:
             await handle(scope, receive, send)
         else:

@@ -84,6 +84,7 @@ MEMBERS = [
     (lambda: Config(application), "serving/server.py", "load http_protocol_class"),
     (lambda: LifespanOff(Config(application)), "serving/server.py", "state"),
     (lambda: Litestar([]), "serving/app.py", "asgi_handler"),
+    (lambda: Litestar([]).asgi_router, "serving/middleware.py", "handle_routing"),
     (lambda: drawn("JPEG"), "models/decode_cost.py", "layer"),
     (lambda: drawn("AVIF"), "models/preprocess.py", "_decoder"),
     (lambda: drawn("WEBP"), "models/preprocess.py", "_decoder"),
