@@ -221,7 +221,8 @@ def _rejection(fitted: FittedTables) -> str:
             f" Familiarity was fitted on validation plants and {number:,} photographs of plants that the network does"
             " not know. Its cutoff stops 90 % of those of unknown genera, each judged by a fit without its source, but"
             " at most 15 % of the calibration plants. The promises of names hold where one plant in four is a"
-            " stranger, and one stranger in eight another species of a known genus. `strangers_named_species` was measured on genera that are in no fit."
+            " stranger, and one stranger in eight another species of a known genus."
+            " `strangers_named_species` was measured on genera that are in no fit."
         )
     if fitted.left_out is not None:
         named = fitted.left_out.named_species
