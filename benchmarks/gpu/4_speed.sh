@@ -30,5 +30,5 @@ step train-speed "$PYTHON" benchmarks/train_speed.py --arms "${loops[@]}" "${siz
     --out "$WORK/train-speed/train_speed.json"
 drawn_200 drawn-200-large 420 12 0.1
 data=$WORK/drawn-200-large-packed
-step optimizations "$PYTHON" training/benchmark.py optimizations --data "$data" --out "$WORK/optimizations" \
+step optimizations "$PYTHON" benchmarks/sweep.py optimizations --data "$data" --out "$WORK/optimizations" \
     "${study[@]}" -- "${flags[@]}"

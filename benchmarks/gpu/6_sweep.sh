@@ -7,8 +7,8 @@
 # Variables: EPOCHS, SEEDS, ARMS (default: all). They must stay the same when the script is started again.
 source "$(dirname "$0")/bootstrap.sh"
 sweep=${1:-ablation}
-if [[ ! -e training/sweeps/$sweep.toml ]]; then
-    echo "error: there is no sweep $sweep in training/sweeps" >&2
+if [[ ! -e benchmarks/sweeps/$sweep.toml ]]; then
+    echo "error: there is no sweep $sweep in benchmarks/sweeps" >&2
     exit 1
 fi
 keep . "$sweep/$sweep*"
@@ -30,5 +30,5 @@ else
 fi
 # shellcheck disable=SC2206 # lists
 size=(--seeds ${SEEDS:-0 1 2} ${ARMS:+--only $ARMS})
-step "$sweep" "$PYTHON" training/benchmark.py "$sweep" --data "$WORK/drawn-200-packed" --out "$WORK/$sweep" "${size[@]}" \
+step "$sweep" "$PYTHON" benchmarks/sweep.py "$sweep" --data "$WORK/drawn-200-packed" --out "$WORK/$sweep" "${size[@]}" \
     -- --epochs "${EPOCHS:-5}" "${flags[@]}"

@@ -41,7 +41,7 @@ fi
 left() { echo $((LIMIT_S - SECONDS)); }
 
 # step NAME COMMAND...: runs a command unless it is done. When the time is over, the command gets SIGTERM and the script
-# ends with 75; started again, it runs that command again. train.py and benchmark.py then resume; others start anew, with
+# ends with 75; started again, it runs that command again. train.py and sweep.py then resume; others start anew, with
 # the whole time if they are the first that is not done.
 step() {
     local name=$1 code=0 given

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import tyro
 
+from benchmarks import sweep as sweeps
 from benchmarks.gpu.epoch_time import EpochTime
 from benchmarks.gpu.service_speed import ServiceSpeed
 from benchmarks.gpu.small_weights import SmallWeights
 from benchmarks.gpu.step_profile import StepProfile
 from benchmarks.serving.network import Network
 from benchmarks.train_speed import TrainSpeed
-from training import benchmark, prepare
+from training import prepare
 from training.evaluate import Evaluate
 from training.export import Export
 from training.train import parse
@@ -110,10 +111,10 @@ def understood(program, *arguments):
     name = Path(program).name
     if name == "train.py":
         return parse(list(arguments))
-    if name == "benchmark.py":
-        sweep = benchmark.parse(list(arguments))
-        found, _ = benchmark.read_sweep(sweep.sweep)
-        for words in benchmark.commands_of(found, "cuda", sweep.only).values():
+    if name == "sweep.py":
+        sweep = sweeps.parse(list(arguments))
+        found, _ = sweeps.read_sweep(sweep.sweep)
+        for words in sweeps.commands_of(found, "cuda", sweep.only).values():
             parse([*words, *sweep.flags])
         return sweep
     return tyro.cli(COMMANDS[name], args=arguments)
@@ -155,7 +156,7 @@ def test_the_copied_results_fit_the_limits_of_a_lent_machine(script, bring, tmp_
 
 @pytest.mark.parametrize("script", ["4_speed.sh", "6_sweep.sh"])
 def test_a_paused_sweep_copies_its_table_and_its_finished_runs(script, tmp_path):
-    code, asked, _ = run(script, tmp_path, FAILS="benchmark.py", CODE="75")
+    code, asked, _ = run(script, tmp_path, FAILS="sweep.py", CODE="75")
     assert code == 75
     assert any(place.endswith((".json", ".md")) and "speed" not in place for place in copied(tmp_path))
     with tarfile.open(tmp_path / "out" / "state.tar.gz") as state:
@@ -169,8 +170,8 @@ def test_another_machine_resumes_from_the_state_file(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
     other.mkdir()
-    run("4_speed.sh", one, FAILS="benchmark.py", CODE="75")
-    code, asked, _ = run("4_speed.sh", other, STATE=str(one / "out" / "state.tar.gz"), FAILS="benchmark.py", CODE="75")
+    run("4_speed.sh", one, FAILS="sweep.py", CODE="75")
+    code, asked, _ = run("4_speed.sh", other, STATE=str(one / "out" / "state.tar.gz"), FAILS="sweep.py", CODE="75")
     assert code == 75
     assert [words for words in asked if "train_speed.json" in words[-1]] == []
     assert "drawn" in {word for words in asked for word in words}  # the pictures are drawn again

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = ("prepare", "train", "evaluate", "export", "release", "benchmark")
+PROGRAMS = ("prepare", "train", "evaluate", "export", "release")
 QUIET = "import os, sys\nfrom models.program import quiet_when_output_closes\nwith quiet_when_output_closes():\n    "
 
 

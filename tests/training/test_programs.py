@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HELP = """
 import importlib, sys
 from contextlib import suppress
-for name in ("prepare", "train", "evaluate", "export", "release", "benchmark"):
+for name in ("prepare", "train", "evaluate", "export", "release"):
     sys.argv = [name, "--help"]
     with suppress(SystemExit):
         importlib.import_module(f"training.{name}").main()
@@ -29,7 +29,7 @@ assert "torch" not in sys.modules
 def test_help_does_not_load_torch():
     ended = subprocess.run([sys.executable, "-c", HELP], cwd=ROOT, check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("usage: ") == 6
+    assert ended.stdout.count("usage: ") == 5
 
 
 def test_a_wrong_flag_is_answered_without_torch():

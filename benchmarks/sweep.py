@@ -1,12 +1,12 @@
 """Program: trains the arms of a sweep with several seeds, and writes one table of accuracy, speed and memory.
 
-  python training/benchmark.py batch_sizes --data DATA --out DIR       batch sizes
-  python training/benchmark.py optimizations --data DATA --out DIR     each optimization of speed
-  python training/benchmark.py ablation --data DATA --out DIR -- --weights FILE
+  python benchmarks/sweep.py batch_sizes --data DATA --out DIR       batch sizes
+  python benchmarks/sweep.py optimizations --data DATA --out DIR     each optimization of speed
+  python benchmarks/sweep.py ablation --data DATA --out DIR -- --weights FILE
                                                                        each part of the reference recipe
 
-SWEEP is a TOML file, or the name of one in training/sweeps. Flags of train.py for all arms follow after `--`. The same
-command resumes a sweep that was stopped; finished runs are not repeated.
+SWEEP is a TOML file, or the name of one in benchmarks/sweeps. Flags of train.py for all arms follow after `--`. The
+same command resumes a sweep that was stopped; finished runs are not repeated.
 """
 
 import random
@@ -22,26 +22,23 @@ from typing import Annotated, Any, Final, Literal
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages, read_flags
-from training.program import INSTALL, run_program
-
-explain_missing_packages(INSTALL)
-
 import msgspec
 import tyro
 from msgspec.structs import replace
 
 from models.errors import BotanifyError, DataError, RecipeError, without_password
+from models.program import read_flags
 from training.atomic_file import as_json, replace_together, write_json
 from training.bundling.model_card import flag_words
 from training.engine.stop_signal import EXIT_REQUEUE
 from training.machine import Machine, this_machine
 from training.monitor.log import LOG_FILE, Event, read_log, without_repeats
+from training.program import run_program
 from training.recipe import check_recipe, read_recipe
 from training.toml_file import Section, check_section, read_toml, section_to_plain
 
 SWEEPS: Final = Path(__file__).parent / "sweeps"
-TRAIN: Final = Path(__file__).parent / "train.py"
+TRAIN: Final = Path(__file__).resolve().parents[1] / "training" / "train.py"
 RUN_FILE: Final = "run.json"
 OUTPUT_FILE: Final = "output.txt"
 _MACHINE_FILE: Final = "machine.json"
@@ -54,7 +51,7 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
     """Trains the arms of a sweep with several seeds, and writes one table."""
 
     sweep: tyro.conf.Positional[Path]
-    """A TOML file, or the name of one in training/sweeps."""
+    """A TOML file, or the name of one in benchmarks/sweeps."""
     data: Path
     """Folder that training/prepare.py wrote."""
     out: Path
@@ -192,7 +189,7 @@ def benchmark(command: Benchmark) -> Result:
 
 
 def read_sweep(path: Path) -> tuple[Sweep, str]:
-    """Reads a sweep, and its name; a bare name such as "ablation" also finds `training/sweeps/ablation.toml`.
+    """Reads a sweep, and its name; a bare name such as "ablation" also finds `benchmarks/sweeps/ablation.toml`.
 
     Raises:
         RecipeError: The file is missing or not a sweep.

@@ -7,10 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from models.errors import BotanifyError, DataError, RecipeError
-from tests.training.small import RECIPE, require_one_line
-from training import benchmark as module
-from training.benchmark import (
+from benchmarks import sweep as module
+from benchmarks.sweep import (
     COLUMNS,
     SWEEPS,
     Benchmark,
@@ -24,7 +22,10 @@ from training.benchmark import (
     spread,
     train_arm,
 )
+from models.errors import BotanifyError, DataError, RecipeError
+from tests.training.small import RECIPE, require_one_line, write_pictures
 from training.machine import Gpu, this_machine
+from training.prepare import Folder, prepare
 from training.train import parse as parse_train
 
 BEGUN = Run(arm="larger", seed=3, command=(str(RECIPE), "--batch-size", "8", "--seed", "3"))
@@ -81,6 +82,13 @@ def program(tmp_path, monkeypatch):
         return tmp_path / "run"
 
     return replace
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare(Folder(pictures=write_pictures(folder / "flowers"), out=folder / "data", workers=1))
+    return folder / "data"
 
 
 @pytest.fixture
@@ -246,7 +254,7 @@ def test_a_sweep_whose_runs_all_fail_is_an_error(program, sweep, data, tmp_path)
 
 def started(monkeypatch, *arguments):
     """Exit code of the program."""
-    monkeypatch.setattr("sys.argv", ["benchmark.py", *map(str, arguments)])
+    monkeypatch.setattr("sys.argv", ["sweep.py", *map(str, arguments)])
     before = signal.getsignal(signal.SIGTERM)
     try:
         main()
