@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import inspect
 import io
+import itertools
 import json
 import os
 import re
@@ -116,11 +117,19 @@ def settings_page() -> str:
 
 
 def recipe_page() -> str:
-    """Returns every key of a recipe, section by section."""
-    from training.recipe import Recipe
+    """Returns the recipes, the collections, and every key of a recipe, section by section."""
+    from training.dataset.collection import collection_files, read_collection
+    from training.recipe import Recipe, recipe_files
 
+    recipes = [[f"`{path.stem}`", _first_comment(path)] for path in sorted(recipe_files())]
+    collections = [[f"`{path.stem}`", read_collection(path).description] for path in sorted(collection_files())]
     parts = [
-        "# Recipe keys",
+        "# Recipes",
+        "Files in `training/recipes`: `train.py NAME` runs a recipe, `prepare.py sources NAME` reads a collection.",
+        _table(["recipe", "for"], recipes),
+        "## Collections",
+        _table(["collection", "for"], collections),
+        "## Keys",
         "A recipe is a TOML file. Each key below is also a flag of `training/train.py`: `batch_size` in the section "
         "`[schedule]` is `--batch-size`. A flag wins over the recipe, and the recipe over the default.",
     ]
@@ -128,13 +137,19 @@ def recipe_page() -> str:
         if hasattr(default, "__struct_fields__"):
             rows = [[f"`{key}`", _value(value), help_] for key, value, help_ in fields(type(default))]
             parts += [
-                f"## `[{name}]`",
+                f"### `[{name}]`",
                 inspect.getdoc(type(default)) or "",
                 _table(["key", "default", "meaning"], rows),
             ]
         else:
             parts.append(f"* `{name}`: {text}")
     return _joined(parts)
+
+
+def _first_comment(path: Path) -> str:
+    """Returns the paragraph with which a recipe begins."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    return " ".join(line.removeprefix("#").strip() for line in lines)
 
 
 def fields(record: type) -> list[tuple[str, Any, str]]:

@@ -1,5 +1,7 @@
 """The generated pages hold everything that they are generated from."""
 
+import re
+
 import pytest
 
 from docs.generate import (
@@ -15,7 +17,8 @@ from docs.generate import (
     settings_page,
 )
 from serving.settings import Settings
-from training.recipe import AugmentRecipe, Recipe
+from training.dataset.collection import collection_files
+from training.recipe import AugmentRecipe, Recipe, recipe_files
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -36,7 +39,9 @@ def test_every_setting_has_flag_variable_and_meaning():
 def test_every_recipe_key_has_its_section_and_meaning():
     page = recipe_page()
     for section in Recipe.__struct_fields__[2:]:
-        assert f"## `[{section}]`" in page
+        assert f"### `[{section}]`" in page
+    for path in [*recipe_files(), *collection_files()]:
+        assert re.search(rf"^\| `{path.stem}` \| \w.+\. \|$", page, re.MULTILINE), path
     for name, default, meaning in fields(AugmentRecipe):
         assert meaning
         assert f"| `{name}` | " in page

@@ -10,8 +10,6 @@ from serving.metrics import Metrics
 from serving.problems import codes_by_status
 from serving.settings import ENVIRONMENT_PREFIX, Settings
 from tests.docs.pages import DOCS, GENERATED_PAGES, PAGES, ROOT, text_of
-from training.dataset.collection import collection_files
-from training.recipe import recipe_files
 
 CHANGES = text_of(ROOT / "CONTRIBUTING.md").partition("## Typical changes")[2].partition("\n## ")[0]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -42,13 +40,6 @@ def test_every_page_is_in_the_table_of_contents():
     listed = set(re.findall(r"^([\w/-]+)$", text_of(DOCS / "index.md"), re.MULTILINE))
     on_disk = {path.stem for path in DOCS.glob("*.md")} - {"index"}
     assert listed == on_disk | {f"generated/{path.stem}" for path in GENERATED_PAGES}
-
-
-@pytest.mark.parametrize("files", [recipe_files, collection_files])
-def test_every_recipe_is_described(files):
-    rows = set(re.findall(r"^\| `(\w+)` \|", text_of(DOCS / "train.md"), re.MULTILINE))
-    assert {path.stem for path in files()} <= rows
-    assert rows <= {path.stem for path in [*recipe_files(), *collection_files()]}
 
 
 def test_metrics_that_a_page_names_exist():

@@ -64,7 +64,7 @@ class Collection(Section, frozen=True, kw_only=True):
     synonyms: Path | None = None
     """Darwin Core Taxon file (GBIF backbone, WCVP; tab-separated) that maps synonyms to accepted names."""
     names: Path | None = None
-    """CSV table of common names in several languages and of identifiers (docs/train.md)."""
+    """CSV table of common names in several languages and of identifiers (docs/data_sets.md)."""
     validation_share: CutShare = 0.1
     """Share of each class's training pictures that becomes validation, in sources that publish no such split."""
     calibration_share: CutShare = 0.0

@@ -22,7 +22,7 @@ _COLUMNS: Final = {
     "gbif_id": ("taxonkey",),
     "powo_id": ("ipniid", "scientificnameid"),
 }
-_FORM: Final = "CSV in UTF-8 with the columns taxon, and language with name, gbif_id or powo_id (docs/train.md)"
+_FORM: Final = "CSV in UTF-8 with the columns taxon, and language with name, gbif_id or powo_id (docs/data_sets.md)"
 _YES: Final = frozenset({"1", "true", "yes"})
 _MOST_LISTED: Final = 100
 # Codes of ISO 639-2 for the languages that docs/ names. RFC 5646, 2.2.1, wants the shorter code, and browsers send it.

@@ -75,7 +75,7 @@ def read_table(
     if not records:
         raise DataError("the list has no pictures", value=root, remedy="add one row for each picture")
     unread = ", ".join(column for column in form.header if column and column not in form.columns.values())
-    note = f"{name}: columns of {root.name} that are not read: {unread}; docs/train.md lists those that are."
+    note = f"{name}: columns of {root.name} that are not read: {unread}; docs/data_sets.md lists those that are."
     return SourceContents(root.parent, records, [], (note,) if unread else ())
 
 

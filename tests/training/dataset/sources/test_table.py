@@ -8,7 +8,7 @@ from models.errors import DataError
 from training.dataset.sources.record import SourceClass
 from training.dataset.sources.table import COLUMNS, read_table
 
-DOCS = Path(__file__).parents[4] / "docs" / "train.md"
+DOCS = Path(__file__).parents[4] / "docs" / "data_sets.md"
 HEADER = "path,scientific_name"
 
 
@@ -114,7 +114,7 @@ def test_the_documentation_names_every_column_and_spelling():
 def test_columns_that_nobody_reads_are_told(tmp_path):
     text = f"{HEADER},mood,licence,Place\na.jpg,Rosa,gay,CC0,Ulm\n"
     (note,) = read_table("mine", write(tmp_path / "list.csv", text)).notes
-    assert note.startswith("mine: columns of list.csv that are not read: mood, Place; docs/train.md ")
+    assert note.startswith("mine: columns of list.csv that are not read: mood, Place; docs/data_sets.md ")
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
