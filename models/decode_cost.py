@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 from PIL import Image, JpegImagePlugin
 
+from models.exif import exif_orientation
 from models.file_structure import jpeg_scans, webp_canvas
 from models.preprocess import (
     InputSpec,
     checked_format,
-    exif_orientation,
     needed_side_px,
     open_picture,
     reduce_scale,

@@ -8,6 +8,7 @@ all plants of the climate band. A taxon without records has the ratio 1 everywhe
 Letters in names: T taxa, N records, B bands (north, tropics, south), M months.
 """
 
+from collections.abc import Iterable
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from models.arrays import Doubles, Integers, read_arrays
 from models.calibration import ConformalTable
 from models.errors import BundleError
+from models.exif import Capture, Latitude, Longitude
 from models.ranking import Promises, Thresholds
 
 PLACE_PART: Final = "place"
@@ -33,9 +35,6 @@ _FEW: Final = 10.0  # records of a taxon from which half of the ratio is believe
 _ROUNDING: Final = 1e-9  # more than sums and logarithms of ratios of 1 are off
 _KERNEL: Final = (0.25, 0.5, 0.25)  # neighboring months count half
 
-Latitude = Annotated[float, msgspec.Meta(ge=-90.0, le=90.0)]
-Longitude = Annotated[float, msgspec.Meta(ge=-180.0, le=180.0)]
-
 
 class Where(msgspec.Struct, frozen=True):
     """Where and when a plant was photographed."""
@@ -45,6 +44,14 @@ class Where(msgspec.Struct, frozen=True):
     longitude: Longitude
     """Degrees east."""
     day: date | None = None
+
+
+def first_place(captures: Iterable[Capture], day: date | None = None) -> Where | None:
+    """Returns the place of the first photograph that has one, and its day if `day` is not given; None without any."""
+    for capture in captures:
+        if capture.coordinates is not None:
+            return Where(*capture.coordinates, day or (capture.taken_at and capture.taken_at.date()))
+    return None
 
 
 class PlaceRule(msgspec.Struct, frozen=True):

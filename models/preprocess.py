@@ -15,10 +15,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 import numpy as np
 import pillow_heif
-from PIL import ExifTags, Image, PngImagePlugin
+from PIL import Image, PngImagePlugin
 
 from models.arrays import Singles
 from models.errors import InputError, TooManyPixels, UnreadableImage, UnsupportedFormat
+from models.exif import Capture, exif_orientation, read_capture
 from models.file_structure import check_structure, webp_canvas
 
 pillow_heif.register_heif_opener()
@@ -98,6 +99,7 @@ class Picture(msgspec.Struct, frozen=True):
     """Height of the upright picture at full scale, px."""
     format: str
     """One of the keys of `PIXEL_LIMITS`."""
+    capture: Capture
 
 
 def sniff_format(data: bytes) -> str:
@@ -176,12 +178,13 @@ def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
             reduce_scale(opened, min_side_px)
         opened.load()  # before EXIF, which may follow the pixels: `exif_orientation` hides errors in the pixels
         orientation = exif_orientation(opened)
+        capture = read_capture(opened)
         vars(opened).pop("_decoder", None)  # frees the decoder's copy: 8 bytes a pixel for WebP, 3 for AVIF
         image = to_rgb(opened)
     del opened  # frees the original before the picture is transposed
     # Not ImageOps.exif_transpose: it also rewrites the EXIF, and fails on intact pictures that have one invalid tag.
     upright = image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
-    return Picture(upright, *_upright_size(width, height, orientation), name)
+    return Picture(upright, *_upright_size(width, height, orientation), name, capture)
 
 
 def upright_size(data: bytes) -> tuple[int, int]:
@@ -266,17 +269,6 @@ def _require_pixels(name: str, width: int, height: int) -> None:
 
 def _upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
     return (height, width) if orientation >= 5 else (width, height)
-
-
-def exif_orientation(opened: Image.Image) -> int:
-    """Returns the EXIF orientation, 1 to 8; 1 if the EXIF is damaged, since the pixels may still be intact."""
-    try:
-        orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)
-    except MemoryError:
-        raise
-    except Exception:  # each decoder raises other kinds, see `open_picture`
-        return 1
-    return orientation if orientation in _UPRIGHT else 1
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

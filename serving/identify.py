@@ -10,7 +10,6 @@ import io
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -23,13 +22,12 @@ from PIL import Image
 from models.answer import PlaceNote, PlantAnswer, Question
 from models.arrays import Singles
 from models.errors import PictureError
-from models.place import Where
+from models.place import first_place
 from models.preprocess import InputSpec
 from models.ranking import RankedGroup, RankedTaxon
 from serving.access.control import AccessControl, Client
 from serving.admission import Admission, AdmittedRequest, Readiness
 from serving.bodies import Body, BodyLimits, FormNames, read_body, unknown_warnings
-from serving.capture import read_capture
 from serving.corrections.correction import Correction
 from serving.corrections.desk import CorrectionDesk, RecentAnswer
 from serving.decoding.pool import Decoded, DecoderPool
@@ -286,7 +284,7 @@ class _Work:
         alone = self.deps.admission.num_pictures == 1
         knows_places = self.loaded.answer_model.place is not None
         if knows_places and self.question.where is None and self.asked.use_exif and not self.asked.cultivated:
-            where = await asyncio.to_thread(self._exif_place)
+            where = first_place((picture.capture for picture in decoded), self.asked.day)
             self.question = msgspec.structs.replace(self.question, where=where)
             if where is None:
                 self.warnings.append(PLACE_REASONS["no_place_in_exif"])
@@ -300,15 +298,6 @@ class _Work:
         if self.asked.preview:
             previews = await asyncio.to_thread(lambda: [_preview(each, self.loaded.spec) for each in pixels])
         return _Answer(plant, [(picture.width, picture.height) for picture in decoded], previews)
-
-    def _exif_place(self) -> Where | None:
-        """Returns the place of the first picture that has one, and the day of the request or else of that picture."""
-        for data in self.pictures:
-            taken = read_capture(data)
-            if taken.latitude is not None and taken.longitude is not None:
-                taken_on = date.fromisoformat(taken.taken_at[:10]) if taken.taken_at else None
-                return Where(taken.latitude, taken.longitude, self.asked.day or taken_on)
-        return None
 
     async def _decode_all(self) -> list[Decoded]:
         """Decodes every picture before any network run, so that a request with a bad picture needs no run."""

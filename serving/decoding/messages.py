@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
+from models.exif import Capture
 from models.preprocess import InputSpec
 
 MAX_MESSAGE_BYTES: Final = 65_536  # real messages take a few hundred bytes; a child that sends more is broken
@@ -60,6 +61,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     """Width of the upright original, px."""
     height: Natural
     """Height of the upright original, px."""
+    capture: Capture
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

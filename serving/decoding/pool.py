@@ -14,6 +14,7 @@ from prometheus_client import Gauge
 
 from models.decode_cost import header_cost
 from models.errors import InputError, PictureError, UnreadableImage
+from models.exif import Capture
 from models.preprocess import InputSpec, sniff_format
 from serving.decoding.process import ChildCrashed, ChildLost, ChildProcess, DecodeTime, OutOfTime
 from serving.errors import NotReady, Overloaded, TooLarge
@@ -86,6 +87,7 @@ class Decoded(NamedTuple):
     """Height of the upright original, px."""
     format: str
     """One of the keys of `models.preprocess.PIXEL_LIMITS`."""
+    capture: Capture
 
 
 class DecoderPool:
@@ -200,7 +202,7 @@ class DecoderPool:
             self._metrics.stage_s.labels("decode").observe(child.decode_s)
             child.reset()
             self._release(child)
-        return Decoded(pixels, done.width, done.height, done.format)
+        return Decoded(pixels, done.width, done.height, done.format, done.capture)
 
     async def _acquire(self) -> ChildProcess:
         while True:

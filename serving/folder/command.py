@@ -50,7 +50,7 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     coverage: Annotated[float, msgspec.Meta(ge=MIN_COVERAGE, le=MAX_COVERAGE)] | None = None
     """Adds the column `candidates`: the taxa among which the right one is so often, such as 0.9."""
     place: Literal["exif"] | None = None
-    """exif: place (to 0.1 degrees) and day of a photograph count, if the bundle knows places."""
+    """exif: place and day of a photograph count, if the bundle knows places."""
     min_score: Share | None = None
     """Verdicts with a lower score become `uncertain`; without it, the bundle's own thresholds decide alone."""
     max_failure_rate: Share = 1.0

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from models.answer import PlantAnswer
 from models.errors import BotanifyError, without_password
+from models.exif import Capture
 from models.ranking import Verdict, comparison
 from models.taxonomy import Taxon
-from serving.capture import Capture
 from serving.folder.photographs import Photograph
 from serving.folder.plants import Plant
 
@@ -72,6 +72,7 @@ def answered(
     A name with a lower score than `min_score` is withheld.
     """
     verdict, best = _withheld(answer.verdict, min_score), answer.taxa[0]
+    capture = seen[0].capture
     row: Row = {
         "status": "ok",
         "verdict_rank": verdict.rank,
@@ -83,8 +84,10 @@ def answered(
         "plant_score": answer.plant_score,
         "width": seen[0].width,
         "height": seen[0].height,
-        **msgspec.structs.asdict(seen[0].capture),
+        "taken_at": capture.taken_at and capture.taken_at.isoformat(),
     }
+    if capture.coordinates is not None:
+        row["latitude"], row["longitude"] = capture.coordinates
     if answer.candidates is not None:
         row["candidates"] = [ranked.taxon.scientific_name for ranked in answer.candidates.taxa]
         row["num_candidates"] = answer.candidates.num_taxa

@@ -7,16 +7,14 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import date
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from models.errors import BotanifyError, DataError, InputError
-from models.place import Where
+from models.place import first_place
 from models.session import NetworkOutput
-from serving.capture import read_capture
 from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.errors import TooLarge, Unavailable
 from serving.folder.command import IdentifyFolder
@@ -127,7 +125,7 @@ class Worker:
         together = NetworkOutput(*(np.concatenate(arrays) for arrays in zip(*outputs, strict=True)))
         question = self._question
         if self._uses_exif:
-            question = msgspec.structs.replace(question, where=_where(seen))
+            question = msgspec.structs.replace(question, where=first_place(each.capture for each in seen))
         try:
             answer = self._loaded.answer(together, question)
         except BotanifyError as error:
@@ -144,7 +142,7 @@ class Worker:
     async def _run(self, photograph: Photograph) -> tuple[NetworkOutput, Seen]:
         data = await asyncio.to_thread(self._read, photograph)
         decoded = await self._decoder.decode(data, self._loaded.spec)
-        facts = Seen(photograph, decoded.width, decoded.height, read_capture(data))
+        facts = Seen(photograph, decoded.width, decoded.height, decoded.capture)
         return await self._loaded.scheduler.run([decoded.pixels]), facts
 
     def _read(self, photograph: Photograph) -> bytes:
@@ -157,15 +155,6 @@ class Worker:
                 "the file is too large", value=f"{photograph.num_bytes} bytes", limit=f"{MAX_PICTURE_BYTES} bytes"
             )
         return data
-
-
-def _where(seen: Sequence[Seen]) -> Where | None:
-    """Returns place and day of the first photograph that has a place, to a tenth of a degree."""
-    for taken in (each.capture for each in seen):
-        if taken.latitude is not None and taken.longitude is not None:
-            day = date.fromisoformat(taken.taken_at[:10]) if taken.taken_at else None
-            return Where(round(taken.latitude, 1), round(taken.longitude, 1), day)
-    return None
 
 
 @asynccontextmanager

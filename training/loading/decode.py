@@ -15,7 +15,8 @@ import simplejpeg
 import torch
 from torch import Tensor
 
-from models.preprocess import PIXEL_LIMITS, exif_orientation, open_picture, read_picture, upright_size
+from models.exif import exif_orientation
+from models.preprocess import PIXEL_LIMITS, open_picture, read_picture, upright_size
 
 _DIRECT_COLORS: Final = frozenset({"YCbCr", "Gray", "RGB"})
 # Pillow finds an orientation only after one of these; a file without them has none, so its EXIF is not parsed.

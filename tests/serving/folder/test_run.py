@@ -66,7 +66,7 @@ def test_no_file_of_a_run_and_no_line_has_the_password_of_an_address(out, bundle
     assert b"secret" not in written + "".join(capfd.readouterr()).encode()
 
 
-def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for_and_coarsely(tmp_path, out):
+def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for(tmp_path, out):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     bundle = seal_tiny_bundle(scratch / "tiny", scratch, place=(PRIOR, RULE)).folder

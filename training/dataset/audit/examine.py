@@ -5,34 +5,31 @@ decodes only files that changed.
 """
 
 import hashlib
-import io
 import signal
 import sqlite3
 import time
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
-from datetime import datetime
 from itertools import islice
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import imagehash
 import msgspec
 import simplejpeg
-from PIL import ExifTags, Image
 from rich.progress import track
 
 from models.errors import DataError, PictureError, UnreadableImage
 from models.preprocess import read_picture
-from training.dataset.sources.record import Coordinates, ImageInfo, LeftOut, place_of
+from training.dataset.sources.record import ImageInfo, LeftOut
 from training.processes import clean_context, end_with_parent
 
 # Raise this number when the same bytes may give another result, such as another perceptual hash.
-_VERSION: Final = 4
+_VERSION: Final = 5
 _COMMIT_EVERY_S: Final = 1.0
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS pictures (
@@ -239,7 +236,7 @@ def _decode(path: str) -> Outcome:
     except MemoryError as error:
         remedy = "run again with fewer --workers"
         raise DataError("memory ran out while decoding a picture", value=path, remedy=remedy) from error
-    taken_at, coordinates = _taken(data)
+    taken_at = picture.capture.taken_at
     return ImageInfo(
         sha256=hashlib.sha256(data).hexdigest(),
         num_bytes=len(data),
@@ -247,41 +244,9 @@ def _decode(path: str) -> Outcome:
         height=picture.height,
         # The 64 bits row by row, the first as the highest, as `str(imagehash.phash(image))` writes them in hex.
         perceptual_hash=int(str(imagehash.phash(picture.image, hash_size=8)), 16),
-        taken_at=taken_at,
-        coordinates=coordinates,
+        taken_at=taken_at and taken_at.replace(tzinfo=None),
+        coordinates=picture.capture.coordinates,
     )
-
-
-def _taken(data: bytes) -> tuple[datetime | None, Coordinates | None]:
-    """Returns when and where a picture was taken, by its EXIF; None for what is missing, damaged or not set."""
-    try:
-        exif = Image.open(io.BytesIO(data)).getexif()
-        written = str(exif.get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.DateTimeOriginal, ""))
-        gps = exif.get_ifd(ExifTags.IFD.GPSInfo)
-    except MemoryError:
-        raise
-    except Exception:  # each decoder raises other kinds, and the pixels are intact
-        return None, None
-    try:
-        taken_at = datetime.strptime(written[:19], "%Y:%m:%d %H:%M:%S")  # noqa: DTZ007 - EXIF has no time zone
-    except ValueError:
-        taken_at = None
-    return taken_at, _coordinates(gps)
-
-
-def _coordinates(gps: Mapping[int, Any]) -> Coordinates | None:
-    tags = ExifTags.GPS
-    try:
-        found = []
-        for tag, reference, opposite in (
-            (tags.GPSLatitude, tags.GPSLatitudeRef, "S"),
-            (tags.GPSLongitude, tags.GPSLongitudeRef, "W"),
-        ):
-            degrees, minutes, seconds = map(float, gps[tag])
-            found.append((degrees + minutes / 60 + seconds / 3600) * (-1 if gps[reference] == opposite else 1))
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):
-        return None
-    return place_of(*found) if found != [0, 0] else None  # cameras without a fix write zeros
 
 
 def _require_whole(data: bytes) -> None:

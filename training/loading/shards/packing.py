@@ -26,7 +26,8 @@ from rich.console import Console
 from rich.progress import track
 
 from models.errors import DataError, PictureError, RecipeError
-from models.preprocess import exif_orientation, open_picture, read_picture, sniff_format
+from models.exif import exif_orientation
+from models.preprocess import open_picture, read_picture, sniff_format
 from training.atomic_file import remove_leftovers
 from training.dataset.manifest import MANIFEST_FILE, Manifest, write_manifest
 from training.loading.shards.shard_files import (

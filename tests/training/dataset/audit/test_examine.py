@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -302,30 +301,3 @@ def test_the_re_encoded_leak_is_near_its_original_and_nothing_else_is(examine_fi
     distances = sorted(bits_apart(first, other) for other in found)
     assert distances[0] <= 4
     assert distances[1] > 8
-
-
-def with_exif(taken="2024:05:31 10:20:30", latitude=(48.0, 24.0, 0.0), longitude=(9.0, 59.0, 24.0), south="N"):
-    exif = Image.Exif()
-    exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = taken
-    exif.get_ifd(ExifTags.IFD.GPSInfo).update({1: south, 2: latitude, 3: "W", 4: longitude})
-    return exif
-
-
-@pytest.mark.parametrize(
-    ("exif", "taken_at", "coordinates"),
-    [
-        (with_exif(), datetime.fromisoformat("2024-05-31T10:20:30"), (48.4, -9.99)),
-        (with_exif(south="S"), datetime.fromisoformat("2024-05-31T10:20:30"), (-48.4, -9.99)),
-        (with_exif(taken="0000:00:00 00:00:00"), None, (48.4, -9.99)),
-        (with_exif("    ", (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)), None, None),
-        (with_exif(latitude=(95.0, 0.0, 0.0)), datetime.fromisoformat("2024-05-31T10:20:30"), None),
-        (Image.Exif(), None, None),
-        (b"Exif\0\0damaged", None, None),
-    ],
-)
-def test_time_and_place_of_the_exif_are_read_and_kept_in_the_cache(exif, taken_at, coordinates, tmp_path):
-    Image.new("RGB", (64, 64), "green").save(tmp_path / "a.jpg", exif=exif)
-    for _ in range(2):
-        (info,) = examine([("s:a.jpg", tmp_path / "a.jpg")], cache=tmp_path / "audit.sqlite", workers=1, min_side_px=32)
-        assert info.taken_at == taken_at
-        assert info.coordinates == (coordinates and pytest.approx(coordinates))
