@@ -10,6 +10,7 @@ from litestar import Litestar
 from litestar.config.compression import CompressionConfig
 from litestar.di import Provide
 
+from models.cores import cores
 from models.errors import InputError
 from models.session import NetworkSession
 from serving.access.control import AccessControl, RateLimiter
@@ -21,7 +22,6 @@ from serving.corrections.desk import CorrectionDesk
 from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.identify import RouteDependencies
 from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
-from serving.machine import available_cores
 from serving.metrics import Metrics
 from serving.middleware import ObservabilityMiddleware, with_refusals
 from serving.pages import MIN_COMPRESSED_BYTES, PRECOMPRESSED, openapi_config
@@ -145,7 +145,7 @@ def _decoder_pool(settings: Settings, metrics: Metrics) -> DecoderPool:
 
 
 def _num_decoders(settings: Settings) -> int:
-    return settings.num_decoders or available_cores()
+    return settings.num_decoders or cores()
 
 
 def _admission_limits(settings: Settings) -> AdmissionLimits:

@@ -14,6 +14,7 @@ from PIL import Image
 from models.answer import PlantAnswer, Question, answer_plant
 from models.bundle import Bundle, check_golden, load_bundle
 from models.bundle_record import Precision
+from models.cores import cores
 from models.errors import BundleError, InputError
 from models.examples import Example
 from models.openvino_session import OpenVinoSession
@@ -21,7 +22,7 @@ from models.session import NetworkOutput, NetworkSession, OnnxSession
 from models.taxonomy import Taxon, TaxonNames
 from serving.decoding.pool import DecoderPool
 from serving.errors import RunFailed
-from serving.machine import available_cores, return_freed_memory
+from serving.machine import return_freed_memory
 from serving.metrics import Metrics
 from serving.scheduling.networks import RunMode, SchedulingPolicy, choose_policy, choose_precision, open_networks
 from serving.scheduling.scheduler import Scheduler
@@ -296,9 +297,7 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
     for warning in bundle.warnings:
         _log.warning("bundle_warning", warning=warning)
     precision = choose_precision(bundle.record, settings.precision, settings.provider)
-    policy = choose_policy(
-        cuda=cuda, num_cores=available_cores(), num_threads=settings.num_threads, num_runs=settings.num_runs
-    )
+    policy = choose_policy(cuda=cuda, num_cores=cores(), num_threads=settings.num_threads, num_runs=settings.num_runs)
     networks = (
         open_networks(bundle, precision, policy, settings.provider)
         if session is None

@@ -9,7 +9,6 @@ class folders, which `prepare.py folder` reads.
 import colorsys
 import hashlib
 import math
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -23,6 +22,7 @@ import numpy as np
 import tyro
 from PIL import Image, ImageDraw
 
+from models.cores import cores
 from models.errors import DataError, InputError
 from training.dataset.classes import build_classes
 from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
@@ -193,7 +193,7 @@ def _draw_files(root: Path, species: Sequence[int], num_pictures: int, *, seed: 
         draw_plant(number, picture, seed=seed, size_px=size_px).save(root / path, quality=_QUALITY)
         return path
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         return list(pool.map(draw, product(species, range(num_pictures))))
 
 

@@ -12,6 +12,8 @@ from typing import Final
 import msgspec
 import pynvml  # type: ignore[import-untyped]
 
+from models.cores import cores
+
 _LIBRARIES: Final = ("numpy", "pillow", "torch", "torchvision", "timm", "simplejpeg", "pyarrow")
 
 
@@ -67,7 +69,7 @@ def this_machine() -> Machine:
     cuda, cudnn = _cuda_versions() if gpus else ("", "")
     return Machine(
         processor=processor,
-        num_cores=len(os.sched_getaffinity(0)),
+        num_cores=cores(),
         memory_gb=round(memory / 1e9, 1),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
@@ -116,15 +118,6 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str]:
         return cards, pynvml.nvmlSystemGetDriverVersion() if cards else ""
     finally:
         pynvml.nvmlShutdown()
-
-
-def cores_available() -> int:
-    """Cores that a rank may use: by CPU affinity and cgroup quota, divided by the ranks of this machine."""
-    limits = [float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)]
-    with suppress(OSError, ValueError):  # not on every system; "max" sets no limit
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        limits.append(int(quota) / int(period))
-    return max(1, int(min(limits) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def _cuda_versions() -> tuple[str, str]:

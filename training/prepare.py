@@ -23,6 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+from models.cores import cores
+
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -64,7 +66,7 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
 
     out: Path
     """Folder for manifest, names and report."""
-    workers: int = os.cpu_count() or 1
+    workers: int = cores()
     """Processes that decode pictures."""
     shards: Path | None = None
     """Also pack the pictures into this folder, like the command `pack`."""

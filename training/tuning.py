@@ -17,6 +17,7 @@ import msgspec
 import torch
 from rich.console import Console
 
+from models.cores import cores
 from models.errors import BotanifyError
 from training.atomic_file import write_json
 from training.bundling.model_card import flag_words
@@ -25,7 +26,6 @@ from training.engine.device import Ranks, describe_device
 from training.engine.losses import TrainingClasses, training_classes
 from training.loading.data import training_loader
 from training.loading.negatives import num_plants
-from training.machine import cores_available
 from training.processes import end_with_parent
 from training.recipe import Recipe, rate_factor
 from training.tuning_trial import MAX_MEMORY_SHARE, Trial, time_batch_size, with_batch_size
@@ -225,7 +225,10 @@ def propose(
 
     `loaded_per_s` is how many pictures a second the recipe's loader processes load.
     """
-    batch_size, speed, cores, schedule = chosen.batch_size, chosen.pictures_per_s, cores_available(), recipe.schedule
+    batch_size = chosen.batch_size
+    speed = chosen.pictures_per_s
+    num_cores = cores()
+    schedule = recipe.schedule
     wanted = schedule.batch_size * schedule.accumulate
     accumulate = max(-(-wanted // (batch_size * num_ranks)), 1)
     if recipe.hardware.compile == "reduce-overhead":
@@ -240,7 +243,7 @@ def propose(
         num_ranks=num_ranks,
         batch_size=batch_size,
         accumulate=accumulate,
-        workers=workers if loaded_per_s >= speed else max(min(needed, cores), workers),
+        workers=workers if loaded_per_s >= speed else max(min(needed, num_cores), workers),
         backbone_lr=float(f"{schedule.backbone_lr * factor:.3g}"),
         head_lr=float(f"{schedule.head_lr * factor:.3g}"),
         trials=list(trials),
@@ -248,7 +251,7 @@ def propose(
             f"A batch of {batch_size} is the smallest within {NEAR:.0%} of the fastest: {speed:.4g} pictures/s.",
             f"A step averages {effective} pictures, in the recipe {wanted}: the rates are the recipe's times the square"
             " root of the ratio, as derived for Adam (Malladi et al. 2022).",
-            f"{workers} loader processes on {cores} cores load {loaded_per_s:.4g} pictures/s: the loader {limit}.",
+            f"{workers} loader processes on {num_cores} cores load {loaded_per_s:.4g} pictures/s: the loader {limit}.",
             "Only speed and memory were measured: a larger batch may need more epochs for the same accuracy.",
         ],
     )

@@ -37,9 +37,9 @@ from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Place, Running, identify, running
 from models.bundle import Bundle, load_bundle
 from models.bundle_record import Precision
+from models.cores import cores
 from models.preprocess import upright_size
 from models.session import NetworkSession
-from serving.machine import available_cores
 from serving.scheduling.networks import choose_policy, open_networks
 from training.machine import Machine, this_machine
 from training.program import run_program
@@ -138,9 +138,7 @@ def measure(command: ServiceSpeed) -> Result:
     """
     bundle = load_bundle(command.bundle)
     pictures = [_small(bundle), drawn_photographs()["1 MP"]]
-    policy = choose_policy(
-        cuda=command.provider == "cuda", num_cores=available_cores(), num_threads=None, num_runs=None
-    )
+    policy = choose_policy(cuda=command.provider == "cuda", num_cores=cores(), num_threads=None, num_runs=None)
     session = open_networks(bundle, command.precision, policy, command.provider)["throughput"]
     single = _rate(session, bundle, 1, 1, command.seconds)
     alone = [_rate(session, bundle, size, policy.num_workers, command.seconds) for size in policy.batch_sizes]

@@ -8,7 +8,6 @@ a program that is killed leaves those before. What no longer fits into the time 
 """
 
 import itertools
-import os
 import sys
 import time
 from collections import Counter
@@ -16,6 +15,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from models.cores import cores
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[2])
@@ -65,7 +66,7 @@ class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Where to train; auto takes CUDA if there is a GPU."""
     data: Path | None = None
     """Folder that training/prepare.py wrote, for the loader alone; default: the loader is left out."""
-    workers: int = os.cpu_count() or 1
+    workers: int = cores()
     """Processes of the loader."""
     seconds: float = 400.0
     """Begin no further measurement after this time."""

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 
 from models.bundle import BUNDLE_FILE, file_sha256
 from models.bundle_record import read_record as read_bundle_record
+from models.cores import cores
 from models.errors import DataError, InputError
 from serving.folder.output import Output, as_json
 from serving.folder.plan import REMEDY, Plan
 from serving.folder.rows import Row, columns
-from serving.machine import available_cores
 
 RECORD_FILE: Final = "run.json"
 CSV_TABLE: Final = "results.csv"
@@ -73,7 +73,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 def new_record(bundle: BundleName, options: Mapping[str, Any]) -> RunRecord:
     """Returns the record of a run that starts."""
-    machine = {"system": platform.platform(), "num_cores": available_cores()}
+    machine = {"system": platform.platform(), "num_cores": cores()}
     return RunRecord(bundle, options, machine, uuid.uuid4().hex[:8], _FORMAT)
 
 

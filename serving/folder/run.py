@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TextIO
 import msgspec
 
 from models.bundle import load_bundle
+from models.cores import cores
 from models.errors import InputError, without_password
 from serving.folder import Outcome
 from serving.folder.cluster import write_on_cluster
@@ -39,7 +40,6 @@ from serving.folder.rows import Row
 from serving.folder.truth import TRUTH_FILE, in_words, judge, require_truths, trained_on
 from serving.folder.worker import open_worker
 from serving.loaded_bundle import PictureDecoder
-from serving.machine import available_cores
 
 PART_ROWS: Final = 1000
 """Rows per part; a run that is killed loses the part in progress."""
@@ -213,7 +213,7 @@ class _FolderRun:
                     progress.add(row)
                 self._check_failures(progress)
             return
-        async with open_worker(command, bundle, files, available_cores(), self._given_decoder) as worker:
+        async with open_worker(command, bundle, files, cores(), self._given_decoder) as worker:
             progress.begin()
             async for _ in worker.write(todo, progress.add):
                 self._check_failures(progress)

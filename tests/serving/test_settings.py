@@ -19,7 +19,7 @@ from serving.admission import AdmissionLimits
 from serving.app import _admission_limits, _body_limits, _decoder_pool
 from serving.bodies import BodyLimits
 from serving.decoding.pool import DecodeLimits
-from serving.machine import available_cores, lower_priority, return_freed_memory
+from serving.machine import lower_priority, return_freed_memory
 from serving.metrics import Metrics, say_warnings
 from serving.settings import Settings, find_bundle, load_settings, metrics_address
 
@@ -107,32 +107,6 @@ def test_drain_leaves_time_for_the_rest_of_the_shutdown():
     assert load_settings(["--drain-s", "60", "--shutdown-s", "61"], {"BOTANIFY_SHUTDOWN_S": "5"}).drain_s == 60
     with pytest.raises(InputError, match="less than --shutdown-s, which is 25 s"):
         load_settings(["--drain-s", "25"], {})
-
-
-def cgroup(tmp_path, files, own="0::/\n"):
-    for name, content in files.items():
-        path = tmp_path / "cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    (tmp_path / "own").write_text(own)
-    return tmp_path / "cgroup", tmp_path / "own"
-
-
-@pytest.mark.parametrize(
-    ("files", "own", "expected"),
-    [
-        ({"cpu.max": "300000 100000\n"}, "0::/\n", 3),
-        ({"cpu.max": "50000 100000\n"}, "0::/\n", 1),
-        ({"cpu.max": "max 100000\n"}, "0::/\n", 64),
-        ({"cpu.max": "max 100000\n", "a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, "0::/a/b\n", 2),
-        ({"cpu/cpu.cfs_quota_us": "250000\n", "cpu/cpu.cfs_period_us": "100000\n"}, "1:cpu:/\n", 2),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, "1:cpu:/\n", 64),
-        ({}, "", 64),
-    ],
-)
-def test_available_cores_are_limited_by_the_cgroup_quota(tmp_path, monkeypatch, files, own, expected):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    assert available_cores(*cgroup(tmp_path, files, own)) == expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority per thread")

@@ -187,11 +187,11 @@ def test_a_recipe_with_cuda_graphs_gets_a_proposal_that_accumulates_nothing():
 
 
 @pytest.mark.parametrize(
-    ("loaded", "workers", "cores", "expected"),
+    ("loaded", "workers", "num_cores", "expected"),
     [(200, 4, 8, 4), (100, 4, 8, 6), (10, 4, 8, 8), (75, 0, 8, 2), (10, 8, 4, 8)],
 )
-def test_workers_keep_up_with_the_network_as_far_as_the_cores_go(loaded, workers, cores, expected, monkeypatch):
-    monkeypatch.setattr(tuning, "cores_available", lambda: cores)
+def test_workers_keep_up_with_the_network_as_far_as_the_cores_go(loaded, workers, num_cores, expected, monkeypatch):
+    monkeypatch.setattr(tuning, "cores", lambda: num_cores)
     recipe = replace(TINY, data=replace(TINY.data, workers=workers))
     trial = Trial(batch_size=16, pictures_per_s=150)
     found = propose(recipe, trial, [trial], device="CPU", num_ranks=1, loaded_per_s=loaded)

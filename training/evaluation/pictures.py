@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import track
 
+from models.cores import cores
 from models.errors import DataError, PictureError
 from models.metrics import Whole
 from models.openvino_session import OpenVinoSession
@@ -35,7 +36,6 @@ from training.evaluation.predictions import (
 )
 from training.evaluation.provenance import OTHER_DATA
 from training.loading.data import evaluation_loader
-from training.machine import cores_available
 from training.recipe import DataRecipe
 
 Pixels = npt.NDArray[np.float32]
@@ -46,13 +46,13 @@ _FEW_PICTURES: Final = 200  # which are soon done
 
 def run_side_by_side(session: NetworkSession, batches: Iterable[Pixels]) -> Iterator[NetworkOutput]:
     """Yields the outputs of each batch of network inputs; the session has `num_threads=1`."""
-    with ThreadPoolExecutor(cores_available()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         for pixels in batches:
             found = pool.map(session.run, pixels[:, None])
             yield NetworkOutput(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
 
-BATCH_SIZE: Final = max(32, cores_available())
+BATCH_SIZE: Final = max(32, cores())
 """Pictures that are loaded at a time: enough for every core."""
 _Item = TypeVar("_Item")
 
@@ -170,7 +170,7 @@ def run_network(
     """
     session: NetworkSession
     if bf16:
-        session = OpenVinoSession(network, bf16=True, num_threads=1, num_runs=cores_available())
+        session = OpenVinoSession(network, bf16=True, num_threads=1, num_runs=cores())
     else:
         session = OnnxSession(network, num_threads=1)
     return store_outputs(run_side_by_side(session, batches), folder, with_logits=with_logits)

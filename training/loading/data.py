@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from models.cores import cores
 from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, cropped_and_resized, needed_side_px, picture_to_input, read_picture
 from training.atomic_file import replaced
@@ -23,7 +24,6 @@ from training.loading.augment import BatchMixer, Normalizer, random_input, seede
 from training.loading.negatives import NOT_A_PLANT, Negatives, num_plants, num_unknown, pictures_of_no_class
 from training.loading.sampler import EpochBatches, SampleIndex, labels_for_sampling
 from training.loading.storage import PictureStore, unreadable
-from training.machine import cores_available
 from training.network_input import input_spec
 from training.processes import clean_context, init_loader_worker
 from training.recipe import NEGATIVES_SHARE, AugmentRecipe, DataRecipe, Recipe, side_at_epoch
@@ -207,7 +207,7 @@ def validation_loader(manifest: Manifest, rows: Ints, spec: InputSpec, data: Dat
 
 def _worker_options(data: DataRecipe, *, persistent: bool) -> dict[str, Any]:
     # Ranks of one machine share its cores; a single rank may have more processes than cores if the recipe says so.
-    workers = min(data.workers, cores_available()) if "LOCAL_WORLD_SIZE" in os.environ else data.workers
+    workers = min(data.workers, cores()) if "LOCAL_WORLD_SIZE" in os.environ else data.workers
     if workers == 0:
         return {"num_workers": 0}
     return {

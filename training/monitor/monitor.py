@@ -15,8 +15,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from models.cores import cores
 from training.loading.negatives import num_plants
-from training.machine import cores_available
 
 STAGES: Final = ("wait", "copy", "forward", "backward", "optimizer")
 """The stages of a step, in order; in "wait" the step waits for the loader."""
@@ -121,11 +121,12 @@ class UsageSampler:
 
     def so_far(self) -> Usage:
         """The usage since `begin`."""
-        samples, cores = list(self._samples), cores_available()
+        samples = list(self._samples)
+        num_cores = cores()
         if not samples:
-            return Usage(cores)
+            return Usage(num_cores)
         use, memory_gb = zip(*samples, strict=True)
-        return Usage(cores, round(sum(use) / len(use), 3), max(memory_gb))
+        return Usage(num_cores, round(sum(use) / len(use), 3), max(memory_gb))
 
     def close(self) -> None:
         """Ends the thread."""

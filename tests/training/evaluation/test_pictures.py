@@ -2,18 +2,18 @@ import threading
 
 import numpy as np
 
+from models.cores import cores
 from models.preprocess import InputSpec
 from models.session import NetworkOutput
 from training.evaluation import pictures
 from training.evaluation.pictures import run_side_by_side
-from training.machine import cores_available
 
 
 class Echo:
     """A session whose logits are the first pixel; it notes the shape of each run and how many run at once."""
 
     def __init__(self):
-        self.shapes, self.met = [], threading.Barrier(min(cores_available(), 2), timeout=60)
+        self.shapes, self.met = [], threading.Barrier(min(cores(), 2), timeout=60)
 
     def run(self, pixels):
         self.shapes.append(pixels.shape)

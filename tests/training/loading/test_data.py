@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
+from models.cores import cores
 from models.errors import DataError
 from models.preprocess import InputSpec, picture_to_input
 from tests.training.loading.shards.prepared import write_mixed
@@ -23,7 +24,6 @@ from training.loading.data import (
 from training.loading.sampler import SampleIndex
 from training.loading.shards import Pack, pack
 from training.loading.storage import PictureStore
-from training.machine import cores_available
 from training.network_input import input_spec
 from training.prepare import Folder, prepare
 from training.recipe import AugmentRecipe, DataRecipe
@@ -185,7 +185,7 @@ def test_ranks_of_one_machine_share_its_cores(data, tmp_path, monkeypatch):
     recipe = command(data, tmp_path / "run", "--workers", 100).recipe
     assert training_loader(Manifest(data), recipe, pin=False)[0].num_workers == 100
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert training_loader(Manifest(data), recipe, pin=False)[0].num_workers == max(cores_available() // 2, 1)
+    assert training_loader(Manifest(data), recipe, pin=False)[0].num_workers == max(cores() // 2, 1)
 
 
 def test_the_recipe_decides_the_input_of_the_service(data, tmp_path):

@@ -11,7 +11,6 @@ from tests.training.monitor.faults import SlowStore, late, waiting
 from tests.training.small import events, losses_by_step, make_trainer, run_training
 from training.engine.checkpoint import CheckpointFolder
 from training.engine.step import Engine
-from training.machine import cores_available
 from training.monitor.monitor import STAGES, EpochTiming, StepClock, Usage, UsageSampler, find_bottleneck
 
 CPU = torch.device("cpu")
@@ -99,12 +98,6 @@ def test_a_busy_gpu_is_measured_as_busy():
     sampler.close()
     assert usage.gpu_use_mean > 0.3
     assert usage.gpu_memory_gb_max > 0.2
-
-
-def test_the_ranks_of_a_machine_share_its_cores(monkeypatch):
-    alone = cores_available()
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert cores_available() == max(alone // 2, 1)
 
 
 # ---- what limits a run

@@ -9,7 +9,6 @@ pictures are reduced once, instead of in every epoch; a small one is copied, nev
 
 import hashlib
 import io
-import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
+from models.cores import cores
 from models.errors import DataError, PictureError, RecipeError
 from models.exif import exif_orientation
 from models.preprocess import open_picture, read_picture, sniff_format
@@ -129,7 +129,7 @@ class Pack(PackOptions, frozen=True, kw_only=True):
     part: str = "1/1"
     """Part of the shards to pack: 2/4 is the second of four parts, which may run on four machines. The run that finds
     all shards complete writes the manifest; with separate disks, copy the files to one folder and run once more."""
-    workers: int = os.cpu_count() or 1
+    workers: int = cores()
     """Processes that decode and encode pictures."""
 
 

@@ -1,7 +1,6 @@
 """The command `verify`: checks each picture by its hash, and each local tar against the manifest."""
 
 import hashlib
-import os
 import tarfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ import tyro
 from rich.console import Console
 from rich.progress import track
 
+from models.cores import cores
 from models.errors import DataError
 from training.dataset.manifest import Manifest
 from training.loading.storage import PictureStore
@@ -30,7 +30,7 @@ class Verify(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of prepared or packed data."""
     shards: str = ""
     """Folder or URL (s3://, gs://) of the shards; default: the data folder."""
-    workers: int = os.cpu_count() or 1
+    workers: int = cores()
     """Processes that read and hash."""
 
 
