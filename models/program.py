@@ -64,6 +64,23 @@ def without_empty_paths(arguments: Sequence[str], command: Any) -> list[str]:
     return [word for word in kept if not word.endswith("=") or word[:-1].replace("_", "-") not in flags]
 
 
+def read_part(text: str) -> tuple[int, int]:
+    """Returns i and n of a flag `--part i/n`, by which n machines share work: i is from 0 to n - 1.
+
+    Raises:
+        InputError: It has another form.
+    """
+    index, _, count = text.partition("/")
+    if index.isdecimal() and count.isdecimal() and int(index) < int(count):
+        return int(index), int(count)
+    raise InputError(
+        "--part is not understood",
+        value=text,
+        limit="i/n with i from 0 to n - 1",
+        remedy="pass --part 0/4 for instance",
+    )
+
+
 def path_fields(command: Any) -> Iterator[tuple[str, Any]]:
     """Yields name and type of each path among the fields of a Struct, of its sections, or of a union of Structs."""
     for each in get_args(command) or [command]:

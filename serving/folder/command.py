@@ -11,6 +11,7 @@ import tyro
 from models.bundle import BUNDLE_FILE, load_bundle
 from models.bundle_record import Precision, read_record
 from models.errors import InputError, without_password
+from models.program import read_part
 from models.taxonomy import TaxonNames
 from serving.folder.photographs import is_bucket, printable
 from serving.folder.truth import FOLDER_TRUTH
@@ -94,15 +95,8 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
         self.share()
 
     def share(self) -> tuple[int, int]:
-        """Returns i and n of --part.
-
-        Raises:
-            InputError: It has another form.
-        """
-        index, _, count = (self.part or "0/1").partition("/")
-        if index.isdecimal() and count.isdecimal() and int(index) < int(count):
-            return int(index), int(count)
-        raise InputError("--part is not understood", value=self.part, limit="i/n with i < n", remedy="correct --part")
+        """Returns i and n of --part."""
+        return read_part(self.part or "0/1")
 
     def with_absolute_paths(self) -> "IdentifyFolder":
         """Returns the command as it is understood in every folder, with one form for the root of the photographs."""

@@ -9,7 +9,6 @@ pictures are reduced once, instead of in every epoch; a small one is copied, nev
 
 import hashlib
 import io
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -25,9 +24,10 @@ from rich.console import Console
 from rich.progress import track
 
 from models.cores import cores
-from models.errors import DataError, PictureError, RecipeError
+from models.errors import DataError, PictureError
 from models.exif import exif_orientation
 from models.preprocess import open_picture, read_picture, sniff_format
+from models.program import read_part
 from training.atomic_file import remove_leftovers
 from training.dataset.manifest import MANIFEST_FILE, Manifest, write_manifest
 from training.loading.shards.shard_files import (
@@ -39,7 +39,6 @@ from training.loading.shards.shard_files import (
     index_path,
     is_complete,
     make_plan,
-    part_of,
     plans_in,
     read_index,
     write_shard,
@@ -126,9 +125,9 @@ class Pack(PackOptions, frozen=True, kw_only=True):
     """Folder of prepared data."""
     out: Path
     """Folder for the shards, the manifest and the taxa."""
-    part: str = "1/1"
-    """Part of the shards to pack: 2/4 is the second of four parts, which may run on four machines. The run that finds
-    all shards complete writes the manifest; with separate disks, copy the files to one folder and run once more."""
+    part: str = "0/1"
+    """Part of the shards to pack, i/n with i from 0 to n - 1: n machines may each pack one. The run that finds all
+    shards complete writes the manifest; with separate disks, copy the files to one folder and run once more."""
     workers: int = cores()
     """Processes that decode and encode pictures."""
 
@@ -148,11 +147,11 @@ def pack(command: Pack) -> PackSummary:
     """Packs one part, and writes the manifest when all parts are complete.
 
     Raises:
-        RecipeError: The part is malformed.
+        InputError: The part is malformed.
         DataError: The data is missing or has changed since it was prepared, or the folder holds other shards.
         OSError: The disk is full or not writable; complete shards stay, incomplete ones are removed.
     """
-    part, num_parts = _parse_part(command.part)
+    part, num_parts = read_part(command.part)
     manifest = Manifest(command.data)
     if not manifest.place(0).whole:
         raise DataError(
@@ -167,7 +166,7 @@ def pack(command: Pack) -> PackSummary:
             remedy="pass the options of that run, or name another folder",
         )
     command.out.mkdir(parents=True, exist_ok=True)
-    own = [shard for shard in plan.shards if part_of(shard, num_parts) == part]
+    own = [shard for shard in plan.shards if shard.number % num_parts == part]
     for shard in own:
         for path in (command.out / shard.name, index_path(command.out, shard)):
             remove_leftovers(path)  # of killed runs; safe, since only one part writes this shard
@@ -250,16 +249,6 @@ def _write_joint_manifest(folder: Path, manifest: Manifest, plan: ShardPlan) -> 
     write_manifest(folder, packed, taxonomy, sources, plan=plan.identity, packed_from=manifest.sha256)
 
 
-def _parse_part(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    part, num_parts = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not 1 <= part <= num_parts:
-        raise RecipeError(
-            "--part is malformed", value=text, limit="i/n with i from 1 to n", remedy="pass --part 2/4, for example"
-        )
-    return part, num_parts
-
-
 def _print_outcome(folder: Path, plan: ShardPlan, missing: Sequence[Shard], num_written: int, num_parts: int) -> None:
     packed = [shard for shard in plan.shards if shard not in missing]
     num_bytes = sum((folder / shard.name).stat().st_size for shard in packed)
@@ -269,7 +258,7 @@ def _print_outcome(folder: Path, plan: ShardPlan, missing: Sequence[Shard], num_
     if missing:
         names = ", ".join(shard.name for shard in missing[:_MOST_LISTED])
         more = ", ..." if len(missing) > _MOST_LISTED else ""
-        parts = ", ".join(f"{part}/{num_parts}" for part in sorted({part_of(shard, num_parts) for shard in missing}))
+        parts = ", ".join(f"{part}/{num_parts}" for part in sorted({shard.number % num_parts for shard in missing}))
         lines += [
             f"Missing: {names}{more}.",
             f"Next: run the missing parts ({parts}); the last one writes the manifest.",

@@ -142,11 +142,6 @@ def estimate_bytes(manifest: Manifest, options: PackOptions) -> npt.NDArray[np.f
     return np.asarray(np.where(copied, column["length"], encoded) + _MEMBER_OVERHEAD_BYTES)
 
 
-def part_of(shard: Shard, num_parts: int) -> int:
-    """Number of the part that a shard belongs to, from 1."""
-    return shard.number % num_parts + 1
-
-
 _LONGEST_SUFFIX: Final = 8
 STORED_COLUMNS: Final = ("offset", "length", "sha256", "width", "height")
 """Columns of the manifest that describe the stored picture."""

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from models.errors import DataError, RecipeError
+from models.errors import DataError, InputError
 from models.preprocess import upright_size
 from tests.training.loading.shards.prepared import hashes, picture_bytes, write_mixed, write_prepared
 from tests.training.small import ROOT, require_one_line
@@ -120,17 +120,17 @@ def test_packing_into_a_folder_with_other_data_is_refused(prepared, packed):
 
 
 def test_the_last_part_writes_the_manifest_and_parts_equal_one_run(prepared, packed, tmp_path, capsys):
-    first = pack(Pack(data=prepared, out=tmp_path / "data", part="2/2", **OPTIONS))
+    first = pack(Pack(data=prepared, out=tmp_path / "data", part="1/2", **OPTIONS))
     assert len(first.missing) + first.num_written == first.num_shards
     assert not (tmp_path / "data" / "manifest.parquet").exists()
-    assert "run the missing parts (1/2)" in capsys.readouterr().out
-    assert pack(Pack(data=prepared, out=tmp_path / "data", part="1/2", **OPTIONS)).missing == ()
+    assert "run the missing parts (0/2)" in capsys.readouterr().out
+    assert pack(Pack(data=prepared, out=tmp_path / "data", part="0/2", **OPTIONS)).missing == ()
     assert hashes(tmp_path / "data") == {name: sha for name, sha in hashes(packed).items() if name != "manifest.arrow"}
 
 
-@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2"])
+@pytest.mark.parametrize("part", ["2/2", "3/2", "1", "0/0", "a/b", "-1/2"])
 def test_a_malformed_part_is_refused(prepared, tmp_path, part):
-    with pytest.raises(RecipeError, match="--part"):
+    with pytest.raises(InputError, match="--part"):
         pack(Pack(data=prepared, out=tmp_path / "data", part=part, **OPTIONS))
     assert not (tmp_path / "data").exists()
 
