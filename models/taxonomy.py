@@ -177,6 +177,17 @@ def taxon_id_from_name(scientific_name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", fold(scientific_name.replace("×", "x "))).strip("-")
 
 
+def without_number(folder: str) -> str:
+    """Returns the name of a class folder without its number: "001_quercus_suber" -> "quercus_suber"."""
+    return _FOLDER_NUMBER.sub("", folder)
+
+
+def split_brackets(folder: str) -> tuple[str, str]:
+    """Splits the name of a class folder: "Oak (Quercus)" -> "Oak", "Quercus"; without brackets the second one is ""."""
+    found = _WITH_BRACKETS.fullmatch(folder)
+    return (found[1], found[2]) if found else (folder, "")
+
+
 def fold(text: str) -> str:
     """Normalizes text for a search: no accents, no case, single spaces."""
     if not text.isascii():
@@ -193,6 +204,9 @@ MatchKind = Literal[NameKind, "prefix"]
 # A text that is several of these means the first: "Geranium" is the genus, although a Pelargonium has that common name.
 # The genus precedes the accepted name, because a taxon of rank genus has the genus as its accepted name.
 _KINDS: Final[tuple[NameKind, ...]] = get_args(NameKind)
+# "1. Quercus suber", "001_quercus_suber", "2 Salix alba", but not "4 o'clock" or "3-leaved ivy".
+_FOLDER_NUMBER: Final = re.compile(r"^\d+(?:\s*[._)]\s*|[\s-]+(?=[A-Z×]))(?=\D)")
+_WITH_BRACKETS: Final = re.compile(r"(.+?)\s*\(([^()]+)\)")
 _SAME: Final = str.maketrans({"×": " x ", "’": "'"})
 
 

@@ -24,7 +24,7 @@ from models.bundle import Bundle, file_sha256
 from models.errors import DataError
 from models.metrics import Confusion, NamesOfRank, Share, confusions, share
 from models.ranking import RANKS, Rank, VerdictRank
-from models.taxonomy import Groups, Taxon, TaxonNames, Taxonomy
+from models.taxonomy import Groups, Taxon, TaxonNames, Taxonomy, split_brackets, without_number
 from serving.folder.photographs import Photograph, Store
 from serving.folder.plants import Plant
 from serving.folder.rows import Row
@@ -36,9 +36,7 @@ _MOST_CONFUSIONS: Final = 20
 _MOST_TOLD: Final = 5  # on the terminal
 # "Helianthus" may mean a species that the model does not know, even if it knows only one of the genus.
 _MORE_PRECISE: Final[Mapping[str, tuple[Rank, ...]]] = {"genus": ("species",), "family": ("species", "genus")}
-# Names of class folders: "1. Quercus suber", "001_quercus_suber", "Oak (Quercus)", "Quercus spp.", "Quercus_sp_2".
-_NUMBER: Final = re.compile(r"^\d+(?:\s*[._)]\s*|[\s-]+(?=[A-Z×]))(?=\D)")
-_WITH_BRACKETS: Final = re.compile(r".+?\s*\(([^()]+)\)")
+# "Quercus spp.", "Quercus_sp_2"
 _NO_SPECIES: Final = re.compile(r"(.+?)\s+spp?\.?(?:\s*\d+)?", re.IGNORECASE)
 
 Names = Mapping[Rank, str]
@@ -102,10 +100,9 @@ class TrueNames:
         by_id = self._taxonomy.by_id.get(text)
         if by_id is not None:
             return names_by_rank(by_id)
-        plain = _NUMBER.sub("", text).replace("_", " ").strip()
+        plain, in_brackets = split_brackets(without_number(text).replace("_", " ").strip())
         # The common name before the brackets does not count: the oak of "Oak (Quercus suber)" may be another one here.
-        in_brackets = _WITH_BRACKETS.fullmatch(plain)
-        return self._read(text) or self._read(in_brackets[1] if in_brackets else plain)
+        return self._read(text) or self._read(in_brackets or plain)
 
     def _read(self, text: str) -> Names:
         known = self._names.find(text)

@@ -4,7 +4,6 @@ The class folders may stand in folders for the splits: `train`, `val` (or `valid
 """
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,14 +12,12 @@ from typing import Final
 import msgspec
 
 from models.errors import DataError
+from models.taxonomy import split_brackets, without_number
 from training.dataset.names import may_be_latin
 from training.dataset.sources.record import SPLIT_NAMES, LeftOut, PictureRecord, SourceClass, SourceContents, Split
 
 # Files that are not decoded; any other file is decoded, whatever its name.
 _NO_PICTURES: Final = frozenset({".txt", ".csv", ".json", ".md", ".toml", ".parquet", ".db", ".ini"})
-_COMMON_AND_SCIENTIFIC: Final = re.compile(r"^(?P<common>.+?)\s*\((?P<scientific>[^()]+)\)$")
-# "1. Quercus suber", "001_quercus_suber", "2 Salix alba", but not "4 o'clock" or "3-leaved ivy".
-_NUMBER: Final = re.compile(r"^\d+(?:\s*[._)]\s*|[\s-]+(?=[A-Z×]))(?=\D)")
 
 
 def read_image_folder(name: str, root: Path, default_license: str = "") -> SourceContents:
@@ -66,10 +63,11 @@ def split_class_name(name: str) -> tuple[str, str]:
         Scientific and common name. "Sunflower (Helianthus annuus)" gives both; any other name is returned as the
         scientific name, also "Rosa (red)" and "Corn (maize)".
     """
-    match = _COMMON_AND_SCIENTIFIC.match(name)
-    if match is None or not (" " in match["scientific"].strip() or may_be_latin(match["scientific"].strip())):
-        return name.replace("_", " ").strip(), ""
-    return match["scientific"].strip(), match["common"].strip()
+    common, scientific = split_brackets(name)
+    scientific = scientific.strip()
+    if " " in scientific or may_be_latin(scientific):
+        return scientific, common.strip()
+    return name.replace("_", " ").strip(), ""
 
 
 def _walked(root: Path) -> Path:
@@ -105,11 +103,11 @@ def _parts(
 
 def _plants(folders: Iterable[str]) -> dict[str, SourceClass]:
     """Returns the class of each folder name; its number is dropped, unless it alone tells two names apart."""
-    plain = {folder: _NUMBER.sub("", folder) for folder in folders}
+    plain = {folder: without_number(folder) for folder in folders}
     num_alike = Counter(plain.values())
     plants = {}
-    for folder, without_number in plain.items():
-        scientific, common = split_class_name(without_number if num_alike[without_number] == 1 else folder)
+    for folder, name in plain.items():
+        scientific, common = split_class_name(name if num_alike[name] == 1 else folder)
         plants[folder] = SourceClass(class_id=folder, name=scientific, common_name=common)
     return plants
 
