@@ -14,7 +14,7 @@ import msgspec
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header  # type: ignore[import-untyped]
 
 from serving.errors import BadParameter, ClientLeft, MalformedBody, NoImage, SlowBody, TooLarge, TooManyImages
-from serving.schemas import MAX_FIELD_BYTES
+from serving.schemas import Parameters, field_bytes
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
@@ -54,7 +54,7 @@ class FormNames(NamedTuple):
     """The names of the fields of a form."""
 
     image: str = "image"
-    parameters: Mapping[str, int] = MAX_FIELD_BYTES
+    parameters: Mapping[str, int] = field_bytes(Parameters)
     """Name of each parameter -> longest value, bytes."""
     needs_image: bool = True
 

@@ -1,26 +1,22 @@
 """Answers POST /identify/{request_id}/correction, what a person says of an answer, and takes it back."""
 
 import unicodedata
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
 from litestar import delete, post
-from litestar.openapi.spec import OpenAPIType, Operation, RequestBody, Schema
 from litestar.params import PathParameter
 from litestar.types import ControllerRouterHandler
+from typing_extensions import Doc
 
 from serving.bodies import Body, FormNames
 from serving.corrections.desk import CorrectionDesk
 from serving.errors import BadParameter, MalformedBody
 from serving.identify import AnyRequest, Deps, RouteDependencies, authorize, read
 from serving.middleware import NOT_BY_ADDRESS
-from serving.pages import IMAGES, OPTIONAL_KEY, form_of, problem_responses, query_parameters
-from serving.schemas import MAX_NAME_LENGTH, Given, check_name_length, parse_switch
-
-_FORM: Final = FormNames(
-    parameters={"taxon": 4 * MAX_NAME_LENGTH, "other": 4 * MAX_NAME_LENGTH, "certain": 16}, needs_image=False
-)
+from serving.pages import IMAGES, OPTIONAL_KEY, form_body, operation, problem_responses
+from serving.schemas import Name, declared, field_bytes, read_parameters
 
 # Persian, Hindi and Sinhala are spelled with them. Other characters that are not shown, such as those that reverse the
 # direction of a text, are refused.
@@ -41,28 +37,15 @@ class CorrectionView(msgspec.Struct, frozen=True):
     """How long they are kept."""
 
 
-def _text(description: str) -> Schema:
-    return Schema(type=OpenAPIType.STRING, max_length=MAX_NAME_LENGTH, description=description)
+class CorrectionParameters(msgspec.Struct, frozen=True):
+    """What the plant is: one of `taxon` and `other`."""
+
+    taxon: Annotated[Name, Doc("What the plant is: a taxon id, or a name that means one taxon of the model")] = ""
+    other: Annotated[Name, Doc("What the plant is, in words, if the model does not know it")] = ""
+    certain: Annotated[bool, Doc("Whether you are certain")] = False
 
 
-@dataclass
-class _Operation(Operation):
-    """Declares the parameters and the form, which Litestar cannot infer."""
-
-    def __post_init__(self) -> None:
-        fields = {
-            "taxon": _text("What the plant is: a taxon id, or a name that means one taxon of the model"),
-            "other": _text("What the plant is, in words, if the model does not know it"),
-            "certain": Schema(type=OpenAPIType.BOOLEAN, description="Whether you are certain; default false"),
-        }
-        self.request_body = RequestBody(
-            content=form_of(
-                {"image": IMAGES, **{name: replace(each, description=None) for name, each in fields.items()}}
-            ),
-            description="The pictures that may be kept, the same bytes as were identified; none keeps none",
-        )
-        self.parameters = [*(self.parameters or []), *query_parameters(fields)]
-        self.security = OPTIONAL_KEY
+_FORM: Final = FormNames(parameters=field_bytes(CorrectionParameters), needs_image=False)
 
 
 @post(
@@ -72,7 +55,14 @@ class _Operation(Operation):
     tags=["corrections"],
     summary="Say what the plant is",
     operation_id="correct",
-    operation_class=_Operation,
+    operation_class=operation(
+        CorrectionParameters,
+        form_body(
+            {"image": IMAGES, **declared(CorrectionParameters)},
+            "The pictures that may be kept, the same bytes as were identified; none keeps none",
+        ),
+    ),
+    security=OPTIONAL_KEY,
     responses=problem_responses(400, 401, 404, 408, 413, 422, 429, 500, 503, 507),
 )
 async def correct(
@@ -98,7 +88,8 @@ async def correct(
             )
         given = {**body.fields, **request.query_params.dict()}
         taxon_id, name = _taxon(deps, given)
-        await desk.correct(answer, taxon_id, name, certain=parse_switch(given, "certain"), pictures=body.pictures)
+        certain = read_parameters(CorrectionParameters, {"certain": given.get("certain", ())}).certain
+        await desk.correct(answer, taxon_id, name, certain=certain, pictures=body.pictures)
     return CorrectionView(
         correction_id=answer.draft.correction_id,
         taxon_id=taxon_id,
@@ -142,7 +133,7 @@ def _plain(text: str) -> str:
     return "".join(" " if unicodedata.category(char) == "Zs" else char for char in composed).strip()
 
 
-def _taxon(deps: RouteDependencies, given: Given) -> tuple[str | None, str]:
+def _taxon(deps: RouteDependencies, given: Mapping[str, Sequence[str]]) -> tuple[str | None, str]:
     """Returns the id of the taxon, None if the model does not know it, and its name."""
     names, others = ([*filter(None, map(_plain, given.get(name, ())))] for name in ("taxon", "other"))
     if len(names) + len(others) != 1:
@@ -152,7 +143,7 @@ def _taxon(deps: RouteDependencies, given: Given) -> tuple[str | None, str]:
             remedy="send one of them",
         )
     [text] = names or others
-    check_name_length("taxon" if names else "other", text)
+    read_parameters(CorrectionParameters, {"taxon" if names else "other": [text]})  # refuses one that is too long
     loaded = deps.live_bundle.current
     known = loaded.names.find(text)
     only = loaded.taxonomy.taxa[int(known.taxa[0])] if known is not None and len(known.taxa) == 1 else None

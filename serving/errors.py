@@ -65,7 +65,7 @@ class BadParameter(RequestError):
     code = "bad_parameter"
 
     @classmethod
-    def of(cls, name: str, text: str, fault: str, *, limit: str, remedy: str = "correct it, or leave it out") -> Self:
+    def of(cls, name: str, text: str, fault: str, limit: str, remedy: str = "correct it, or leave it out") -> Self:
         """Creates the error of the parameter `name`, which has the value `text`."""
         return cls(f"the parameter `{name}` {fault}", value=repr(text[:40]), limit=limit, remedy=remedy)
 

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 from litestar import Request, Response, post
+from litestar.datastructures import ResponseHeader
 from litestar.di import NamedDependency
 from PIL import Image
 
@@ -35,22 +36,22 @@ from serving.errors import BadPicture, ClientLeft, TimedOut
 from serving.loaded_bundle import LiveBundle, LoadedBundle
 from serving.metrics import Metrics
 from serving.middleware import NOT_BY_ADDRESS
-from serving.pages import IdentifyOperation, problem_responses
+from serving.pages import IDENTIFY_BODY, OPTIONAL_KEY, PREFER, operation, problem_responses
 from serving.schemas import (
-    MAX_FIELD_BYTES,
     PLACE_REASONS,
-    Asked,
     CandidatesView,
-    Given,
     GroupScore,
     Identification,
     ImageView,
     ModelName,
+    Parameters,
     PlaceUse,
     Prediction,
     VerdictView,
+    declared,
     parse_parameters,
     preferred_deadline,
+    read_parameters,
     wanted_languages,
 )
 from serving.species import taxon_fields
@@ -94,7 +95,7 @@ class Answered(NamedTuple):
     previews: list[str | None]
     """Of each picture a small one as a data URL, if asked for."""
     body: Body
-    asked: Asked
+    asked: Parameters
     warnings: list[str]
     """A sentence for each part of the request that was ignored."""
 
@@ -118,8 +119,17 @@ _tasks: Final[set[asyncio.Task[_Answer]]] = set()
     tags=["identify"],
     summary="Identify a plant",
     operation_id="identify",
-    operation_class=IdentifyOperation,
+    operation_class=operation(Parameters, IDENTIFY_BODY, PREFER),
     response_description="The answer",
+    response_headers=[
+        ResponseHeader(
+            name="Preference-Applied",
+            description="The `wait` that was applied, if the request had one",
+            value="wait=5",
+            documentation_only=True,
+        )
+    ],
+    security=OPTIONAL_KEY,
     responses=problem_responses(400, 401, 408, 413, 415, 422, 429, 500, 503, 504),
 )
 async def identify(request: AnyRequest, deps: Deps) -> Response[Identification]:
@@ -133,14 +143,14 @@ async def identify(request: AnyRequest, deps: Deps) -> Response[Identification]:
     query = request.query_params.dict()
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), deps.deadline_s)
 
-    def parse(fields: Given | None) -> Asked:
+    def parse(fields: Mapping[str, Sequence[str]] | None) -> Parameters:
         if fields is None:
-            return parse_parameters(query, is_part=True)
-        parse_parameters(fields, is_part=True)  # a wrong field is an error, even if the query overrides it
+            return read_parameters(Parameters, query)
+        read_parameters(Parameters, fields)  # a wrong field is an error, even if the query overrides it
         return parse_parameters({**fields, **query})
 
     answered = await answer_pictures(request, deps, client, parse, deadline_s=wanted_s or deps.deadline_s)
-    answered.warnings[:0] = unknown_parameters(request, MAX_FIELD_BYTES)
+    answered.warnings[:0] = unknown_parameters(request, declared(Parameters))
     headers = {} if wanted_s is None else {"Preference-Applied": f"wait={wanted_s:g}"}
     if deps.desk is not None:
         deps.desk.remember(request_id(request), await _recent(answered, client))
@@ -152,7 +162,7 @@ async def answer_pictures(
     request: AnyRequest,
     deps: RouteDependencies,
     client: Client,
-    parse: Callable[[Given | None], Asked],
+    parse: Callable[[Mapping[str, Sequence[str]] | None], Parameters],
     *,
     deadline_s: float,
     names: FormNames = FormNames(),  # noqa: B008  # it is frozen
@@ -235,7 +245,7 @@ class _Work:
     pictures: Sequence[bytes]
     loaded: LoadedBundle
     question: Question
-    asked: Asked
+    asked: Parameters
     stage: str = "decode"
     warnings: list[str] = field(default_factory=list)
     """What turns out to be ignored."""
@@ -284,7 +294,7 @@ class _Work:
         alone = self.deps.admission.num_pictures == 1
         knows_places = self.loaded.answer_model.place is not None
         if knows_places and self.question.where is None and self.asked.use_exif and not self.asked.cultivated:
-            where = first_place((picture.capture for picture in decoded), self.asked.day)
+            where = first_place((picture.capture for picture in decoded), self.asked.date)
             self.question = msgspec.structs.replace(self.question, where=where)
             if where is None:
                 self.warnings.append(PLACE_REASONS["no_place_in_exif"])
@@ -425,7 +435,7 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
 def _place_use(answered: Answered) -> PlaceUse | None:
     """Says what became of the place and the date; None if the request gave none."""
     asked = answered.asked
-    if asked.where is None and asked.day is None and not asked.use_exif:
+    if asked.where is None and asked.date is None and not asked.use_exif:
         return None
     if answered.plant.place is not None:
         return PlaceUse.of("used")

@@ -26,7 +26,7 @@ from serving.machine import return_freed_memory
 from serving.metrics import Metrics
 from serving.scheduling.networks import RunMode, SchedulingPolicy, choose_policy, choose_precision, open_networks
 from serving.scheduling.scheduler import Scheduler
-from serving.schemas import PLACE_REASONS, Asked
+from serving.schemas import PLACE_REASONS, Parameters
 from serving.settings import Settings, find_bundle
 from serving.species import ALL_TAXA, TaxaLists, TaxaSelector, read_taxa_lists
 from serving.threads import run_in_daemon_thread
@@ -78,7 +78,7 @@ class LoadedBundle:
         table = self.calibration.conformal
         return None if table is None else int(table.num_plants_T[self.taxonomy.position_of[taxon.taxon_id]])
 
-    def question(self, asked: Asked) -> tuple[Question, tuple[str, ...]]:
+    def question(self, asked: Parameters) -> tuple[Question, tuple[str, ...]]:
         """Translates what a client asks for into a question about this bundle.
 
         Returns:
@@ -91,7 +91,8 @@ class LoadedBundle:
         warnings = list(allowed.warnings)
         if asked.coverage is not None and self.calibration.conformal is None:
             warnings.append("The parameter 'coverage' was ignored: this model has no table for candidate sets.")
-        where, wants_place = None, not asked.cultivated and bool(asked.where or asked.day or asked.use_exif)
+        where = None
+        wants_place = not asked.cultivated and bool(asked.where or asked.date or asked.use_exif)
         if wants_place and self.answer_model.place is None:
             warnings.append(PLACE_REASONS["no_prior"])
         elif wants_place:
@@ -100,7 +101,7 @@ class LoadedBundle:
                 warnings.append(PLACE_REASONS["date_without_place"])
             if where is not None and asked.use_exif:
                 warnings.append("The parameter 'use_exif' was ignored: the request names a place.")
-        question = Question(asked.top_k, asked.coverage, asked.coverage_kind, allowed.allowed_T, where)
+        question = Question(asked.k, asked.coverage, asked.coverage_kind, allowed.allowed_T, where)
         return question, tuple(warnings)
 
     def answer(self, output: NetworkOutput, question: Question) -> PlantAnswer:

@@ -6,12 +6,14 @@ takes tens of milliseconds, in which nothing else would be answered.
 
 import gzip
 import mimetypes
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple
 
+import msgspec
 from litestar import Request, Response, Router, get
 from litestar.enums import MediaType
 from litestar.exceptions import NotFoundException
@@ -19,7 +21,6 @@ from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.openapi.spec import (
     Components,
-    OpenAPIFormat,
     OpenAPIHeader,
     OpenAPIMediaType,
     OpenAPIResponse,
@@ -36,11 +37,9 @@ from litestar.params import FromPath
 from litestar.response import Redirect
 from litestar.types import ControllerRouterHandler
 
-from models.calibration import CoverageKind
-from models.taxonomy import LANGUAGE
 from serving.middleware import REVALIDATE, accepts_gzip, entity_tag, revalidated
 from serving.problems import MEDIA_TYPE, codes_by_status
-from serving.schemas import DEFAULT_K, MAX_COVERAGE, MAX_IMAGES, MAX_K, MAX_NAME_LENGTH, MAX_TAXA, MIN_COVERAGE, Problem
+from serving.schemas import MAX_IMAGES, Parameters, Problem, declared
 
 WEB: Final = Path(__file__).resolve().parent / "web"
 _PAGE: Final = Path("index.html")
@@ -111,69 +110,6 @@ _SCHEMES: Final[dict[str, SecurityScheme | Reference]] = {
         type="apiKey", name="X-API-Key", security_scheme_in="header", description=_KEY_DESCRIPTION
     ),
 }
-_RAW_TYPES: Final = ("image/jpeg", "image/png", "image/webp", "image/heic", "image/avif", "application/octet-stream")
-
-# Parameters of an identify request, in the query or as form fields; `serving.schemas` parses them.
-_PARAMETERS: Final[dict[str, Schema]] = {
-    "k": Schema(
-        type=OpenAPIType.INTEGER,
-        minimum=1,
-        maximum=MAX_K,
-        default=DEFAULT_K,
-        description="Maximum number of taxa, genera and families to list",
-    ),
-    "coverage": Schema(
-        type=OpenAPIType.NUMBER,
-        minimum=MIN_COVERAGE,
-        maximum=MAX_COVERAGE,
-        description="How often the candidate set shall include the right taxon; without it there is no candidate set",
-    ),
-    "coverage_kind": Schema(
-        type=OpenAPIType.STRING,
-        enum=list(get_args(CoverageKind)),
-        default="marginal",
-        description="Whether the coverage holds for the mean plant (marginal) or for the mean taxon (macro)",
-    ),
-    "taxa": Schema(
-        type=OpenAPIType.ARRAY,
-        items=Schema(type=OpenAPIType.STRING, max_length=MAX_NAME_LENGTH),
-        max_items=MAX_TAXA,
-        description="The taxa that can be the answer, repeated: names of genera, families and species, synonyms, "
-        "common names, or `list:NAME` for a list that the operator keeps",
-    ),
-    "preview": Schema(
-        type=OpenAPIType.BOOLEAN,
-        default=False,
-        description="Send back what the network saw of each picture, as a small WebP; few browsers show HEIC",
-    ),
-    "latitude": Schema(
-        type=OpenAPIType.NUMBER,
-        minimum=-90,
-        maximum=90,
-        description="Where the plant grows, degrees north (WGS 84); with `longitude`",
-    ),
-    "longitude": Schema(
-        type=OpenAPIType.NUMBER, minimum=-180, maximum=180, description="Degrees east; with `latitude`"
-    ),
-    "date": Schema(
-        type=OpenAPIType.STRING,
-        format=OpenAPIFormat.DATE,
-        description="Day of the photograph; counts with a place only",
-    ),
-    "use_exif": Schema(
-        type=OpenAPIType.BOOLEAN,
-        default=False,
-        description="Take place and day from the EXIF data of the pictures if the request does not say them",
-    ),
-    "cultivated": Schema(
-        type=OpenAPIType.BOOLEAN, default=False, description="The plant was planted: its place does not count"
-    ),
-    "lang": Schema(
-        type=OpenAPIType.STRING,
-        pattern=f"^{LANGUAGE}$",
-        description="Language of the common names, such as de; by default as the header Accept-Language prefers",
-    ),
-}
 
 
 def problem_responses(*statuses: int) -> dict[int, ResponseSpec]:
@@ -190,78 +126,82 @@ def problem_responses(*statuses: int) -> dict[int, ResponseSpec]:
     }
 
 
-def _header(kind: OpenAPIType, description: str) -> OpenAPIHeader:
-    return OpenAPIHeader(schema=Schema(type=kind), description=description)
+def _header(kind: str, description: str) -> OpenAPIHeader:
+    schema: Any = {"type": kind}
+    return OpenAPIHeader(schema=schema, description=description)
 
 
-_RETRY_AFTER: Final = {"Retry-After": _header(OpenAPIType.INTEGER, "Seconds to wait before trying again")}
+_RETRY_AFTER: Final = {"Retry-After": _header("integer", "Seconds to wait before trying again")}
 _QUOTA: Final = {
-    "RateLimit": _header(OpenAPIType.STRING, "How many requests the client may still send, if there is a limit"),
-    "RateLimit-Policy": _header(OpenAPIType.STRING, "The limit, if there is one"),
+    "RateLimit": _header("string", "How many requests the client may still send, if there is a limit"),
+    "RateLimit-Policy": _header("string", "The limit, if there is one"),
 }
 _HEADERS: Final[dict[str, dict[str, OpenAPIHeader | Reference]]] = {
-    "200": {
-        **_QUOTA,
-        "Preference-Applied": _header(OpenAPIType.STRING, "The `wait` that was applied, if the request had one"),
-    },
-    "401": {"WWW-Authenticate": _header(OpenAPIType.STRING, "Always `Bearer`")},
+    "200": {**_QUOTA},
+    "401": {"WWW-Authenticate": _header("string", "Always `Bearer`")},
     "429": {**_RETRY_AFTER, **_QUOTA},
     "503": {**_RETRY_AFTER},
 }
-
-
-@dataclass
-class IdentifyOperation(Operation):
-    """Declares what Litestar cannot infer: parameters, body, security and headers.
-
-    The handler streams its body, and reads each parameter from the query or the form.
-    """
-
-    def __post_init__(self) -> None:
-        """Adds the parameters, the body, the security and the headers to what Litestar inferred."""
-        content = form_of({"image": IMAGES, **_PARAMETERS}, required=["image"])
-        content |= {kind: OpenAPIMediaType(schema=_PICTURE) for kind in _RAW_TYPES}
-        self.request_body = RequestBody(content=content, required=True, description="The photographs of one plant")
-        self.parameters = [*(self.parameters or []), *query_parameters(_PARAMETERS), _PREFER]
-        self.security = OPTIONAL_KEY
-        for status, response in (self.responses or {}).items():
-            if status in _HEADERS and isinstance(response, OpenAPIResponse):
-                response.headers = {**(response.headers or {}), **_HEADERS[status]}
-
-
-_PICTURE: Final = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
-IMAGES: Final = Schema(
-    type=OpenAPIType.ARRAY,
-    items=_PICTURE,
-    min_items=1,
-    max_items=MAX_IMAGES,
-    description="Photographs of one plant: JPEG, PNG, WebP, HEIC or AVIF",
-)
+_PICTURE: Final = {"type": "string", "format": "binary"}
+IMAGES: Final = {
+    "type": "array",
+    "items": _PICTURE,
+    "minItems": 1,
+    "maxItems": MAX_IMAGES,
+    "description": "Photographs of one plant: JPEG, PNG, WebP, HEIC or AVIF",
+}
 """The pictures in a form."""
 
 
-def form_of(fields: dict[str, Schema], required: list[str] | None = None) -> dict[str, OpenAPIMediaType]:
-    """Returns the content of a request body that is a form."""
-    form = Schema(type=OpenAPIType.OBJECT, properties={**fields}, required=required)
-    return {"multipart/form-data": OpenAPIMediaType(schema=form)}
+def form_body(
+    fields: Mapping[str, Any], description: str | None = None, *, required: str | None = None, raw: Sequence[str] = ()
+) -> RequestBody:
+    """Returns a body that is a form, in which one field may be required, or a picture of a `raw` media type."""
+    form: Any = {"type": "object", "properties": fields, "required": required and [required]}
+    picture: Any = _PICTURE
+    content = {"multipart/form-data": OpenAPIMediaType(schema=form)}
+    content |= {kind: OpenAPIMediaType(schema=picture) for kind in raw}
+    return RequestBody(content, description, required=required is not None)
 
 
-def query_parameters(schemas: dict[str, Schema]) -> list[Parameter]:
-    """Returns query parameters, which have the descriptions of their schemas."""
-    return [
-        Parameter(name=name, param_in="query", schema=replace(schema, description=None), description=schema.description)
-        for name, schema in schemas.items()
-    ]
+def operation(parameters: type[msgspec.Struct], body: RequestBody | None = None, *others: Parameter) -> type[Operation]:
+    """Returns what declares a route that reads query and body itself, so that Litestar cannot infer them.
+
+    Args:
+        parameters: Declares the query.
+        body: Of the request, if it has one.
+        others: More parameters, such as headers.
+    """
+
+    @dataclass
+    class Declared(Operation):
+        def __post_init__(self) -> None:
+            self.request_body = body
+            self.parameters = [*(self.parameters or []), *_query_parameters(parameters), *others]
+            for status, response in (self.responses or {}).items():
+                if status in _HEADERS and isinstance(response, OpenAPIResponse):
+                    response.headers = {**(response.headers or {}), **_HEADERS[status]}
+
+    return Declared
 
 
-_PREFER: Final = Parameter(
+def _query_parameters(record: type[msgspec.Struct]) -> Iterator[Parameter]:
+    for name, schema in declared(record).items():
+        described: Any = dict(schema)
+        yield Parameter(name, "query", description=described.pop("description"), schema=described)
+
+
+PREFER: Final = Parameter(
     name="Prefer",
     param_in="header",
     schema=Schema(type=OpenAPIType.STRING),
-    required=False,
     example="wait=5",
     description="`wait=SECONDS` (RFC 7240): the longest time from the complete upload to the answer. It can only "
     "shorten the service's own deadline. Other preferences are ignored.",
+)
+_RAW_TYPES: Final = ("image/jpeg", "image/png", "image/webp", "image/heic", "image/avif", "application/octet-stream")
+IDENTIFY_BODY: Final = form_body(
+    {"image": IMAGES, **declared(Parameters)}, "The photographs of one plant", required="image", raw=_RAW_TYPES
 )
 
 

@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -16,9 +15,9 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 from litestar import Request, Response, get, post
-from litestar.openapi.spec import OpenAPIType, Operation, RequestBody, Schema
 from litestar.params import PathParameter
 from litestar.types import ControllerRouterHandler
+from typing_extensions import Doc
 
 from models.taxonomy import Taxon
 from serving.access.control import Client
@@ -27,31 +26,27 @@ from serving.errors import BadParameter, RequestError, Unauthorized
 from serving.identify import AnyRequest, Deps, RouteDependencies, answer_pictures, authorize
 from serving.loaded_bundle import LoadedBundle
 from serving.middleware import NOT_BY_ADDRESS
-from serving.pages import IMAGES, form_of, query_parameters
+from serving.pages import IMAGES, form_body, operation
 from serving.problems import problem_response
-from serving.schemas import MAX_K, Asked, parse_whole_number
+from serving.schemas import MAX_K, Parameters, read_parameters
 from serving.species import ALL_TAXA, LIST_PREFIX
 
 UNLIMITED: Final = 2**31 - 1
 """Remaining requests where the service sets no rate: the largest number that programs can be expected to read."""
 LANGUAGE: Final = "en"
-_NUM_RESULTS: Final = 10
-_MOST_RESULTS: Final = 999_999_999
 _SEND_PAIRS: Final = "send one field `organs` for each field `images`, or none"
 _FORM: Final = FormNames("images", {"organs": 64})
 ProjectName = Annotated[str, PathParameter(description="`all`, or the name of a list of taxa of this service")]
 
 
-_PARAMETERS: Final = {
-    name: Schema(type=kind, description=description)
-    for name, kind, description in (
-        ("api-key", OpenAPIType.STRING, "An API key, if the service has API keys"),
-        ("nb-results", OpenAPIType.INTEGER, "Maximum number of species to list"),
-        ("no-reject", OpenAPIType.BOOLEAN, "List species even if the pictures show no plant"),
-        ("lang", OpenAPIType.STRING, "Language of the common names"),
-        ("include-related-images", OpenAPIType.BOOLEAN, "Give reference pictures, if the model has some"),
-    )
-}
+class PlantnetParameters(msgspec.Struct, frozen=True, rename="kebab"):
+    """The query of POST /v2/identify."""
+
+    api_key: Annotated[str, Doc("An API key, if the service has API keys")] = ""
+    nb_results: Annotated[int, msgspec.Meta(ge=1, le=999_999_999), Doc("Maximum number of species to list")] = 10
+    no_reject: Annotated[bool, Doc("List species even if the pictures show no plant")] = False
+    lang: Annotated[str, Doc("Language of the common names")] = LANGUAGE
+    include_related_images: Annotated[bool, Doc("Give reference pictures, if the model has some")] = False
 
 
 class Query(msgspec.Struct, frozen=True, rename="camel"):
@@ -177,17 +172,6 @@ def failure(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     return Response(found, status_code=problem.status, headers=dict(response.headers))
 
 
-@dataclass
-class _Operation(Operation):
-    """Declares the parameters and the form, which Litestar cannot infer."""
-
-    def __post_init__(self) -> None:
-        organs = Schema(type=OpenAPIType.ARRAY, items=Schema(type=OpenAPIType.STRING), description="Ignored")
-        form = form_of({"images": IMAGES, "organs": organs}, required=["images"])
-        self.request_body = RequestBody(content=form, required=True)
-        self.parameters = [*(self.parameters or []), *query_parameters(_PARAMETERS)]
-
-
 @post(
     "/v2/identify/{project:str}",
     opt=NOT_BY_ADDRESS,
@@ -195,7 +179,13 @@ class _Operation(Operation):
     tags=["Pl@ntNet's interface"],
     summary="Identify a plant, as Pl@ntNet does",
     operation_id="plantnet_identify",
-    operation_class=_Operation,
+    operation_class=operation(
+        PlantnetParameters,
+        form_body(
+            {"images": IMAGES, "organs": {"type": "array", "items": {"type": "string"}, "description": "Ignored"}},
+            required="images",
+        ),
+    ),
 )
 async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Response[PlantnetAnswer]:
     """Identifies the plant on one to five photographs, the fields `images` of a form."""
@@ -204,9 +194,9 @@ async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Res
     chosen = deps.live_bundle.current.selector.lists.get(project)
     if chosen is not None and not chosen.chosen_T.any():
         raise NotFound("The model can name no species of this project")
-    num_results = request.query_params.get("nb-results", str(_NUM_RESULTS))
-    asked = Asked(
-        top_k=min(parse_whole_number("nb-results", num_results, _MOST_RESULTS), MAX_K),
+    number = {"nb-results": request.query_params.getall("nb-results", [])}
+    asked = Parameters(
+        k=min(read_parameters(PlantnetParameters, number).nb_results, MAX_K),
         taxa=() if project == ALL_TAXA else (f"{LIST_PREFIX}{project}",),
     )
     answered = await answer_pictures(

@@ -2,12 +2,13 @@
 
 import asyncio
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated
 
+import msgspec
 from litestar import Response, get, post
-from litestar.openapi.spec import OpenAPIType
-from litestar.params import PathParameter, QueryParameter
+from litestar.params import PathParameter
 from litestar.types import ControllerRouterHandler
+from typing_extensions import Doc
 
 from models.errors import BundleError, InputError
 from serving.correct import CORRECTION_ROUTES
@@ -24,23 +25,27 @@ from serving.identify import (
 from serving.loaded_bundle import LoadedBundle
 from serving.middleware import NOT_BY_ADDRESS, revalidated
 from serving.model_card import ModelCard, UploadLimits, model_card
-from serving.pages import ADMIN_KEY, OPTIONAL_KEY, page_routes, problem_responses
+from serving.pages import ADMIN_KEY, OPTIONAL_KEY, operation, page_routes, problem_responses
 from serving.plantnet import PLANTNET_ROUTES
-from serving.schemas import (
-    MAX_NAME_LENGTH,
-    Health,
-    check_name_length,
-    parse_language,
-    parse_whole_number,
-    wanted_languages,
-)
+from serving.schemas import Health, Language, Name, declared, read_parameters, wanted_languages
 from serving.species import SpeciesDetail, SpeciesList, species_detail, species_list
 
-_DEFAULT_LIMIT: Final = 20
-_MAX_LIMIT: Final = 200
-LanguageName = Annotated[
-    str, QueryParameter(description="Language of the common names, such as de; by default as Accept-Language prefers")
-]
+
+class TaxonParameters(msgspec.Struct, frozen=True):
+    """The query of GET /species/{taxon_id}."""
+
+    lang: Language = None
+
+
+class SearchParameters(msgspec.Struct, frozen=True):
+    """The query of GET /species."""
+
+    q: Annotated[
+        Name,
+        Doc("Start of a word of a scientific name, synonym, common name or family; empty matches all taxa"),
+    ] = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=200), Doc("Maximum number of taxa to return")] = 20
+    lang: Language = None
 
 
 @get(
@@ -49,38 +54,20 @@ LanguageName = Annotated[
     tags=["model"],
     summary="Search the taxa that the model can name",
     operation_id="species",
+    operation_class=operation(SearchParameters),
     responses=problem_responses(400, 401, 422, 429, 500),
     security=OPTIONAL_KEY,
 )
-async def species(
-    request: AnyRequest,
-    deps: Deps,
-    q: Annotated[
-        str,
-        QueryParameter(
-            description="Start of a word of a scientific name, synonym, common name or family; empty matches all taxa",
-            schema_extra={"maxLength": MAX_NAME_LENGTH},
-        ),
-    ] = "",
-    limit: Annotated[
-        str,
-        QueryParameter(
-            description="Maximum number of taxa to return",
-            # The route parses it, so that a bad one gets a problem document.
-            schema_extra={"type": OpenAPIType.INTEGER, "minimum": 1, "maximum": _MAX_LIMIT, "default": _DEFAULT_LIMIT},
-        ),
-    ] = str(_DEFAULT_LIMIT),
-    lang: LanguageName = "",
-) -> SpeciesList:
+async def species(request: AnyRequest, deps: Deps) -> SpeciesList:
     """Finds taxa by the first letters of a word in one of their names, and says whether the model knows the name."""
     authorize(deps.access, request)
-    max_taxa = parse_whole_number("limit", limit, _MAX_LIMIT)
-    check_name_length("q", q)
-    names, warnings = deps.live_bundle.current.names, unknown_parameters(request, {"q", "limit", "lang"})
-    languages = wanted_languages(parse_language(lang), request.headers.get("accept-language", ""))
+    wanted = read_parameters(SearchParameters, request.query_params.dict())
+    names = deps.live_bundle.current.names
+    warnings = unknown_parameters(request, declared(SearchParameters))
+    languages = wanted_languages(wanted.lang, request.headers.get("accept-language", ""))
     # In a thread, because it compares every name, which is slow for many taxa.
     search = partial(species_list, languages=languages, warnings=warnings)
-    return await asyncio.to_thread(search, request_id(request), q, max_taxa, names)
+    return await asyncio.to_thread(search, request_id(request), wanted.q, wanted.limit, names)
 
 
 @get(
@@ -89,6 +76,7 @@ async def species(
     tags=["model"],
     summary="One taxon that the model can name",
     operation_id="taxon",
+    operation_class=operation(TaxonParameters),
     responses=problem_responses(400, 401, 404, 422, 429, 500),
     security=OPTIONAL_KEY,
     sync_to_thread=False,
@@ -97,7 +85,6 @@ def taxon(
     request: AnyRequest,
     deps: Deps,
     taxon_id: Annotated[str, PathParameter(description="Identifier of the taxon, as in answers and in `/species`")],
-    lang: LanguageName = "",
 ) -> SpeciesDetail:
     """Describes one taxon: its accepted name with the author, its synonyms and its common names."""
     authorize(deps.access, request)
@@ -110,7 +97,8 @@ def taxon(
             remedy="look for its name with /species?q=",
         )
     examples = loaded.examples_of(taxon_id)
-    languages = wanted_languages(parse_language(lang), request.headers.get("accept-language", ""))
+    lang = read_parameters(TaxonParameters, request.query_params.dict()).lang
+    languages = wanted_languages(lang, request.headers.get("accept-language", ""))
     return species_detail(request_id(request), found, loaded.num_calibration_plants(found), examples, languages)
 
 

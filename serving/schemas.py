@@ -3,16 +3,18 @@
 Fields may be added, but never renamed or removed.
 """
 
+import datetime
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from datetime import date
-from typing import Final, Literal, cast, get_args
+from functools import cache
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
+from typing_extensions import Doc
 
 from models.bundle_record import MeasuredCoverage
 from models.calibration import CoverageKind
+from models.exif import Latitude, Longitude
 from models.place import Where
 from models.ranking import Promise, VerdictRank
 from models.taxonomy import LANGUAGE, Rank
@@ -206,221 +208,196 @@ class Health(msgspec.Struct, frozen=True):
     status: str
 
 
-# ---- The parameters of an identify request: query parameters, and form fields with the same names
+# ---- The parameters of a request: in the query, or in form fields with the same names
 
 MAX_IMAGES: Final = 5
 """Maximum number of pictures in a request."""
-DEFAULT_K: Final = 5
-"""Number of taxa, genera and families that an answer lists by default."""
 MAX_K: Final = 50
 """Maximum number of taxa, genera and families that a client can ask for."""
-MIN_COVERAGE: Final = 0.5
-MAX_COVERAGE: Final = 0.999
-"""Limits of the coverage that a client can ask for."""
-MAX_TAXA: Final = 50
-"""Maximum number of values of `taxa`; a longer choice is a list that the operator keeps."""
 MAX_NAME_LENGTH: Final = 200
 """Maximum number of characters of a name that a client sends."""
-MAX_FIELD_BYTES: Final[Mapping[str, int]] = {
-    "k": 64,
-    "coverage": 64,
-    "coverage_kind": 64,
-    "taxa": 4 * MAX_NAME_LENGTH,  # UTF-8 takes up to four bytes for a character
-    "lang": 64,
-    "preview": 16,
-    "latitude": 64,
-    "longitude": 64,
-    "date": 32,
-    "use_exif": 16,
-    "cultivated": 16,
+
+TopK = Annotated[int, msgspec.Meta(ge=1, le=MAX_K), Doc("Maximum number of taxa, genera and families to list")]
+Coverage = Annotated[
+    Annotated[float, msgspec.Meta(ge=0.5, le=0.999)] | None,
+    Doc("How often the candidate set shall include the right taxon; without it there is no candidate set"),
+]
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_LENGTH)]
+ChosenTaxa = Annotated[
+    tuple[Name, ...],
+    msgspec.Meta(max_length=50),  # a longer choice is a list that the operator keeps
+    Doc(
+        "The taxa that can be the answer, repeated: names of genera, families and species, synonyms, common names, or "
+        "`list:NAME` for a list that the operator keeps"
+    ),
+]
+Language = Annotated[
+    Annotated[str, msgspec.Meta(pattern=f"^{LANGUAGE}$")] | None,
+    Doc("Language of the common names, such as de; by default as the header Accept-Language prefers"),
+]
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a request asks for, beside its pictures.
+
+    The OpenAPI document, the limits of form fields, the client and the folder tool have it from here.
+    """
+
+    k: TopK = 5
+    coverage: Coverage = None
+    coverage_kind: Annotated[
+        CoverageKind, Doc("Whether the coverage holds for the mean plant (marginal) or for the mean taxon (macro)")
+    ] = "marginal"
+    taxa: ChosenTaxa = ()
+    preview: Annotated[
+        bool, Doc("Send back what the network saw of each picture, as a small WebP; few browsers show HEIC")
+    ] = False
+    latitude: Annotated[Latitude | None, Doc("Where the plant grows, degrees north (WGS 84); with `longitude`")] = None
+    longitude: Annotated[Longitude | None, Doc("Degrees east; with `latitude`")] = None
+    date: Annotated[datetime.date | None, Doc("Day of the photograph; counts with a place only")] = None
+    use_exif: Annotated[
+        bool, Doc("Take place and day from the EXIF data of the pictures if the request does not say them")
+    ] = False
+    cultivated: Annotated[bool, Doc("The plant was planted: its place does not count")] = False
+    lang: Language = None
+
+    @property
+    def where(self) -> Where | None:
+        """Where and when the plant was photographed; None without a place."""
+        if self.latitude is None or self.longitude is None:
+            return None
+        return Where(self.latitude, self.longitude, self.date)
+
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+_NUMBER: Final = re.compile(r"-?[0-9]{0,9}\.?[0-9]{1,20}")
+_EMPTY_IS_NONE: Final = frozenset({"latitude", "longitude", "date", "lang"})
+_FIELD_BYTES: Final = {"boolean": 16, "date": 32}
+_REFUSALS: Final = {
+    "integer": (
+        "is out of range",
+        "a whole number from {minimum} to {maximum}",
+        "send a number in this range, or leave the parameter out",
+    ),
+    "coverage": (
+        "is out of range",
+        "a number from {minimum} to {maximum}",
+        "send a number in this range such as 0.9, or leave the parameter out",
+    ),
+    "number": (
+        "is out of range",
+        "degrees from {minimum:g} to {maximum:g}, with the other coordinate",
+        "send latitude and longitude, or neither",
+    ),
+    "enum": ("is not known", " or ".join(get_args(CoverageKind)), "send one of these, or leave the parameter out"),
+    "boolean": ("is out of range", "true or false"),
+    "date": ("is not a day", "a day such as 2026-05-31"),
+    "string": ("is not a language code", "a code such as de or pt-BR"),
 }
-"""Name of each parameter -> longest form field, bytes."""
-
-_MAX_HEADER_LENGTH: Final = 1_000  # that is read; real ones are about a tenth as long
-_LANGUAGE_RANGE: Final = re.compile(rf"(?P<language>{LANGUAGE})(?:\s*;\s*q=(?P<weight>[01](?:\.[0-9]{{0,3}})?))?")
-
-Given = Mapping[str, Sequence[str]]
-"""Name of a parameter -> its values in the order of the request, unparsed."""
+"""Name or kind of a parameter -> what is wrong with a value, the limit, and the remedy."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What a request asks for, beside its pictures."""
-
-    top_k: int = DEFAULT_K
-    """Maximum number of taxa, genera and families to list."""
-    coverage: float | None = None
-    """How often the candidate set shall include the right taxon; None for no candidate set."""
-    coverage_kind: CoverageKind = "marginal"
-    """Whether that holds for the mean plant ("marginal") or for the mean taxon ("macro")."""
-    taxa: tuple[str, ...] = ()
-    """Names of the taxa that can be the answer, and `list:NAME`; none for all taxa."""
-    lang: str | None = None
-    """Language of the common names; None for those that the header Accept-Language prefers."""
-    preview: bool = False
-    """Whether to send small pictures back, since few browsers show HEIC."""
-    where: Where | None = None
-    """Where and when the plant was photographed."""
-    day: date | None = None
-    """When, also without a place."""
-    use_exif: bool = False
-    """Whether to take that from the EXIF data of the pictures if the request names no place; `day` still wins."""
-    cultivated: bool = False
-    """Whether the plant was planted, so that its place says nothing."""
+@cache
+def declared(record: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
+    """Returns the JSON schema of each parameter of a record; what has no value is left out of a request, never null."""
+    found: dict[str, dict[str, Any]] = {}
+    for field in msgspec.structs.fields(record):
+        schema = msgspec.json.schema(field.type)
+        schema |= schema.pop("anyOf", [{}])[0]
+        text = field.type.__metadata__[-1].documentation
+        found[field.encode_name] = {**schema, "default": field.default, "description": text}
+    return found
 
 
-def parse_parameters(given: Given, *, is_part: bool = False) -> Asked:
-    """Parses the parameters of a request; of several values the last counts, except for `taxa`.
+def field_bytes(record: type[msgspec.Struct]) -> dict[str, int]:
+    """Returns name of each parameter -> longest form field, bytes; UTF-8 takes up to four for a character."""
+    return {
+        name: _FIELD_BYTES.get(_kind(schema), 4 * schema.get("items", schema).get("maxLength", 16))
+        for name, schema in declared(record).items()
+    }
 
-    `is_part` says that these are those of the query or of the form alone: the other coordinate may be in the other.
+
+def read_parameters(record: type[_Record], given: Mapping[str, Sequence[str]]) -> _Record:
+    """Reads the parameters of a record from texts; of several values the last counts, except for a list.
+
+    Args:
+        record: Declares the parameters.
+        given: Name of a parameter -> its values in the order of the request; other names do not matter.
 
     Raises:
         BadParameter: A value is out of range.
     """
-    day = _parse_day(_last(given, "date", ""))
-    return Asked(
-        top_k=parse_whole_number("k", _last(given, "k", str(DEFAULT_K)), MAX_K),
-        coverage=_parse_coverage(given["coverage"][-1]) if given.get("coverage") else None,
-        coverage_kind=_parse_coverage_kind(_last(given, "coverage_kind", "marginal")),
-        taxa=_parse_taxa(given.get("taxa", ())),
-        lang=parse_language(_last(given, "lang", "")),
-        preview=parse_switch(given, "preview"),
-        where=_parse_where(given, day, is_part=is_part),
-        day=day,
-        use_exif=parse_switch(given, "use_exif"),
-        cultivated=parse_switch(given, "cultivated"),
-    )
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(record):
+        name = field.encode_name
+        schema = declared(record)[name]
+        texts = given.get(name)
+        if not texts or (not texts[-1] and name in _EMPTY_IS_NONE):
+            continue
+        if "items" not in schema:
+            texts = texts[-1:]
+        value = texts if "items" in schema else _number(texts[0]) if "minimum" in schema else texts[0]
+        try:
+            found[field.name] = msgspec.convert(value, field.type, strict=_kind(schema) != "boolean")
+        except msgspec.ValidationError as error:
+            raise _refusal(name, texts, schema) from error
+    return record(**found)
 
 
-def parse_whole_number(name: str, text: str, maximum: int) -> int:
-    """Parses a number from 1 to `maximum`.
-
-    Raises:
-        BadParameter: The text is not such a number.
-    """
-    if re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= maximum:
-        return int(text)
-    limit, remedy = f"a whole number from 1 to {maximum}", "send a number in this range, or leave the parameter out"
-    raise BadParameter.of(name, text, "is out of range", limit=limit, remedy=remedy)
+def parse_parameters(given: Mapping[str, Sequence[str]]) -> Parameters:
+    """Reads the parameters of a whole request, see `read_parameters`; one coordinate needs the other."""
+    found = read_parameters(Parameters, given)
+    if (found.latitude is None) != (found.longitude is None):
+        name = "latitude" if found.latitude is None else "longitude"
+        raise _refusal(name, [""], declared(Parameters)[name])
+    return found
 
 
-def _parse_coverage(text: str) -> float:
-    if re.fullmatch(r"0?\.[0-9]{1,20}", text):
-        coverage = round(float(text), 9)  # 0.8999999999999999 is a computed 0.9
-        if MIN_COVERAGE <= coverage <= MAX_COVERAGE:
-            return coverage
-    raise BadParameter.of(
-        "coverage",
-        text,
-        "is out of range",
-        limit=f"a number from {MIN_COVERAGE} to {MAX_COVERAGE}",
-        remedy="send a number in this range such as 0.9, or leave the parameter out",
-    )
+def _kind(schema: Mapping[str, Any]) -> str:
+    return str(schema.get("format") or schema.get("type", "enum"))
 
 
-def _parse_coverage_kind(text: str) -> CoverageKind:
-    kinds = get_args(CoverageKind)
-    if text in kinds:
-        return cast(CoverageKind, text)
-    remedy = "send one of these, or leave the parameter out"
-    raise BadParameter.of("coverage_kind", text, "is not known", limit=" or ".join(kinds), remedy=remedy)
+def _number(text: str) -> int | float | str:
+    """Returns a plain number as such, and any other text as it is."""
+    if not _NUMBER.fullmatch(text):
+        return text
+    return round(float(text), 9) if "." in text else int(text)  # 0.8999999999999999 is a computed 0.9
 
 
-def _parse_taxa(values: Sequence[str]) -> tuple[str, ...]:
-    if len(values) > MAX_TAXA:
-        raise BadParameter(
-            "the parameter `taxa` has too many values",
-            value=len(values),
-            limit=f"at most {MAX_TAXA}",
+def _refusal(name: str, texts: Sequence[str], schema: Mapping[str, Any]) -> BadParameter:
+    if len(texts) > schema.get("maxItems", 1):
+        return BadParameter(
+            f"the parameter `{name}` has too many values",
+            value=len(texts),
+            limit=f"at most {schema['maxItems']}",
             remedy="send genera or families, or ask the operator for a list",
         )
-    for value in values:
-        check_name_length("taxa", value)
-    return tuple(values)
-
-
-def check_name_length(parameter: str, text: str) -> None:
-    """Checks the length of a name that a client sends.
-
-    Raises:
-        BadParameter: It is too long.
-    """
-    if len(text) > MAX_NAME_LENGTH:
-        raise BadParameter(
-            f"the parameter `{parameter}` is too long",
-            value=f"{len(text)} characters",
-            limit=f"at most {MAX_NAME_LENGTH}",
+    longest = schema.get("items", schema).get("maxLength")
+    if longest is not None:
+        return BadParameter(
+            f"the parameter `{name}` is too long",
+            value=f"{next(len(text) for text in texts if len(text) > longest)} characters",
+            limit=f"at most {longest}",
             remedy="send one name",
         )
+    fault, limit, *remedy = _REFUSALS.get(name) or _REFUSALS[_kind(schema)]
+    return BadParameter.of(name, texts[0], fault, limit.format(**schema), *remedy)
 
 
-def _parse_where(given: Given, day: date | None, *, is_part: bool) -> Where | None:
-    latitude, longitude = (_last(given, name, "") for name in ("latitude", "longitude"))
-    if not latitude and not longitude:
-        return None
-    if is_part:
-        latitude, longitude = latitude or "0", longitude or "0"
-    return Where(_parse_degrees("latitude", latitude, 90), _parse_degrees("longitude", longitude, 180), day)
-
-
-def _parse_degrees(name: str, text: str, most: int) -> float:
-    if re.fullmatch(r"-?[0-9]{1,3}(\.[0-9]{1,20})?", text) and abs(float(text)) <= most:
-        return float(text)
-    limit, remedy = (
-        f"degrees from -{most} to {most}, with the other coordinate",
-        "send latitude and longitude, or neither",
-    )
-    raise BadParameter.of(name, text, "is out of range", limit=limit, remedy=remedy)
-
-
-def _parse_day(text: str) -> date | None:
-    if not text:
-        return None
-    with suppress(ValueError):
-        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
-            return date.fromisoformat(text)
-    raise BadParameter.of("date", text, "is not a day", limit="a day such as 2026-05-31")
-
-
-def parse_switch(given: Given, name: str) -> bool:
-    """Parses a parameter that is on or off, by default off.
-
-    Raises:
-        BadParameter: It is neither.
-    """
-    text = _last(given, name, "false")
-    if text.lower() in {"true", "1"}:
-        return True
-    if text.lower() in {"false", "0"}:
-        return False
-    raise BadParameter.of(name, text, "is out of range", limit="true or false")
-
-
-def parse_language(text: str) -> str | None:
-    """Parses the parameter `lang`; None if it is empty.
-
-    Raises:
-        BadParameter: It is not a language code.
-    """
-    if text and not re.fullmatch(LANGUAGE, text):
-        raise BadParameter.of("lang", text, "is not a language code", limit="a code such as de or pt-BR")
-    return text.replace("_", "-") or None
+_MAX_HEADER_LENGTH: Final = 1_000  # that is read; real ones are about a tenth as long
+_LANGUAGE_RANGE: Final = re.compile(rf"(?P<language>{LANGUAGE})(?:\s*;\s*q=(?P<weight>[01](?:\.[0-9]{{0,3}})?))?")
 
 
 def wanted_languages(lang: str | None, accept_language: str) -> tuple[str, ...]:
     """Returns the languages of common names by preference: `lang`, or those of the header (RFC 9110, 12.5.4)."""
     if lang is not None:
-        return (lang,)
+        return (lang.replace("_", "-"),)
     weighted: list[tuple[float, str]] = []
     for each in accept_language[:_MAX_HEADER_LENGTH].split(","):
         match = _LANGUAGE_RANGE.fullmatch(each.strip())
         if match and (weight := float(match["weight"] or 1)) > 0:
             weighted.append((-weight, match["language"]))
     return tuple(language for _, language in sorted(weighted, key=lambda pair: pair[0]))
-
-
-def _last(given: Given, name: str, default: str) -> str:
-    values = given.get(name)
-    return values[-1] if values else default
 
 
 # ---- The deadline that a client asks for with the header Prefer (RFC 7240); only `wait` is supported

@@ -10,6 +10,7 @@ Needs httpx (extra `client`). `AsyncClient` is the same with `await`.
 """
 
 from serving.client.clients import AsyncClient, Client
-from serving.client.exchange import Asking, ServiceRefusal, ServiceUnreachable
+from serving.client.exchange import ServiceRefusal, ServiceUnreachable
+from serving.schemas import Parameters
 
-__all__ = ["Asking", "AsyncClient", "Client", "ServiceRefusal", "ServiceUnreachable"]
+__all__ = ["AsyncClient", "Client", "Parameters", "ServiceRefusal", "ServiceUnreachable"]

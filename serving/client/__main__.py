@@ -19,15 +19,14 @@ import tyro
 
 from models.errors import BotanifyError, InputError
 from serving.client.clients import Client
-from serving.client.exchange import Asking
-from serving.schemas import Identification
+from serving.schemas import Identification, Parameters
 
 EXIT_NO_ANSWER: Final = 1
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell reports it
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # with which a server could command the terminal
 
 
-class Ask(Asking, frozen=True, kw_only=True):
+class Ask(Parameters, frozen=True, kw_only=True):
     """Asks a service which plant the photographs show; several photographs show one plant."""
 
     photographs: Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _ask(command: Ask) -> None:
     key = command.api_key or os.environ.get("BOTANIFY_API_KEY", "")
     with Client(command.url, api_key=key, timeout_s=command.timeout_s, max_side_px=command.max_side_px) as client:
-        answer = client.identify_json(*command.photographs, asking=command)
+        answer = client.identify_json(*command.photographs, parameters=command)
     if command.json:
         told = _harmless(answer.decode()).encode()
     else:

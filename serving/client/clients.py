@@ -15,9 +15,10 @@ import msgspec
 
 from models.errors import InputError, PictureError
 from models.preprocess import read_picture
-from serving.client.exchange import EVERYTHING, Asking, exchange
-from serving.schemas import MAX_IMAGES, Identification
+from serving.client.exchange import exchange
+from serving.schemas import MAX_IMAGES, Identification, Parameters
 
+EVERYTHING: Final = Parameters()
 Picture = bytes | str | Path
 """The bytes of a picture file, or its path."""
 _MOST_QUESTIONS: Final = 64  # at the same time: each has a connection, and its pictures in memory
@@ -61,11 +62,11 @@ class AsyncClient:
             raise InputError("a proxy of the environment cannot be used", limit=limit, remedy=remedy) from error
         self._turns = asyncio.Semaphore(_MOST_QUESTIONS)
 
-    async def identify(self, *pictures: Picture, asking: Asking = EVERYTHING) -> Identification:
+    async def identify(self, *pictures: Picture, parameters: Parameters = EVERYTHING) -> Identification:
         """See `Client.identify`."""
-        return msgspec.json.decode(await self.identify_json(*pictures, asking=asking), type=Identification)
+        return msgspec.json.decode(await self.identify_json(*pictures, parameters=parameters), type=Identification)
 
-    async def identify_json(self, *pictures: Picture, asking: Asking = EVERYTHING) -> bytes:
+    async def identify_json(self, *pictures: Picture, parameters: Parameters = EVERYTHING) -> bytes:
         """See `Client.identify_json`."""
         if not 1 <= len(pictures) <= MAX_IMAGES:
             value, limit = f"{len(pictures)} photographs", f"1 to {MAX_IMAGES}"
@@ -73,7 +74,9 @@ class AsyncClient:
             raise InputError("one question is about one plant", value=value, limit=limit, remedy=remedy)
         async with self._turns:
             data = await asyncio.to_thread(self._read, pictures)
-            return await exchange(self._send, self._url, data, asking, timeout_s=self._timeout_s, headers=self._headers)
+            return await exchange(
+                self._send, self._url, data, parameters, timeout_s=self._timeout_s, headers=self._headers
+            )
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -129,12 +132,12 @@ class Client:
         self._thread.start()
         self._stop = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
 
-    def identify(self, *pictures: Picture, asking: Asking = EVERYTHING) -> Identification:
+    def identify(self, *pictures: Picture, parameters: Parameters = EVERYTHING) -> Identification:
         """Identifies the plant that all pictures show.
 
         Args:
             pictures: One to five picture files, as bytes or paths.
-            asking: What to ask.
+            parameters: What to ask, see `POST /identify`.
 
         Raises:
             InputError: There are no pictures, or too many.
@@ -142,11 +145,11 @@ class Client:
             ServiceUnreachable: No service answered in time.
             OSError: A file cannot be read.
         """
-        return msgspec.json.decode(self.identify_json(*pictures, asking=asking), type=Identification)
+        return msgspec.json.decode(self.identify_json(*pictures, parameters=parameters), type=Identification)
 
-    def identify_json(self, *pictures: Picture, asking: Asking = EVERYTHING) -> bytes:
+    def identify_json(self, *pictures: Picture, parameters: Parameters = EVERYTHING) -> bytes:
         """Identifies the plant, see `identify`; returns the answer as the service sent it, JSON in UTF-8."""
-        return self._wait(self._service.identify_json(*pictures, asking=asking))
+        return self._wait(self._service.identify_json(*pictures, parameters=parameters))
 
     def close(self) -> None:
         """Closes the connections and ends the thread; a call of another thread raises `futures.CancelledError`."""

@@ -16,9 +16,8 @@ from typing import Final, TypeVar
 import httpx
 import msgspec
 
-from models.calibration import CoverageKind
 from models.errors import BotanifyError, InputError, without_password
-from serving.schemas import Identification, Problem
+from serving.schemas import Identification, Parameters, Problem
 
 _Document = TypeVar("_Document", Identification, Problem)
 _AGAIN: Final = (429, 502, 503, 504)
@@ -27,44 +26,19 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _MOST_UNREACHED: Final = 6  # attempts without any answer, 16 s on average: a service that restarts needs less
 
 
-class Asking(msgspec.Struct, frozen=True, kw_only=True):
-    """What to ask about a plant, see the parameters of `POST /identify`."""
-
-    k: int = 5
-    """Number of taxa, genera and families, from 1 to 50."""
-    coverage: float | None = None
-    """Asks for a candidate set that holds the right taxon so often, such as 0.9."""
-    coverage_kind: CoverageKind = "marginal"
-    """Whether that holds for the mean plant (marginal) or for the mean taxon (macro)."""
-    taxa: Sequence[str] = ()
-    """Name or names of the taxa that can be the answer, or list:NAME; by default all."""
-    lang: str = ""
-    """Language of the common names, such as de; by default they are those of the model."""
-    latitude: float | None = None
-    """Where the plant grows, degrees north, together with the longitude. It counts if the model knows places."""
-    longitude: float | None = None
-    """Degrees east."""
-    date: str = ""
-    """Day of the photograph, such as 2026-05-31; counts with a place."""
-
-    def parameters(self) -> list[tuple[str, str]]:
-        """The query; one that is not UTF-8 is an InputError."""
-        names = [self.taxa] if isinstance(self.taxa, str) else self.taxa  # a text is also a sequence of letters
-        found = [("k", str(self.k)), *(("taxa", name) for name in names)]
-        texts = ((name, getattr(self, name)) for name in ("lang", "date"))
-        places = ((name, getattr(self, name)) for name in ("latitude", "longitude"))
-        found += [(name, text) for name, text in texts if text]
-        found += [(name, f"{degrees:.6f}") for name, degrees in places if degrees is not None]
-        if self.coverage is not None:
-            found += [("coverage", f"{self.coverage:.9g}"), ("coverage_kind", self.coverage_kind)]
-        for name, text in found:
+def query_of(parameters: Parameters) -> list[tuple[str, str]]:
+    """Returns what is not as the service has it by default; a text that is not UTF-8 is an InputError."""
+    found: list[tuple[str, str]] = []
+    for field in msgspec.structs.fields(Parameters):
+        value = getattr(parameters, field.name)
+        if value == field.default:
+            continue
+        for each in value if isinstance(value, tuple | list) else [value]:
+            text = f"{each:.9f}" if isinstance(each, float) else str(each)
             if re.search("[\\ud800-\\udfff]", text):  # a command line in another encoding
-                raise InputError(f"the parameter `{name}` is not UTF-8", value=ascii(text), remedy="correct it")
-        return found
-
-
-EVERYTHING: Final = Asking()
-"""Five likely taxa of all that the model knows."""
+                raise InputError(f"the parameter `{field.name}` is not UTF-8", value=ascii(text), remedy="correct it")
+            found.append((field.name, text))
+    return found
 
 
 class ServiceRefusal(BotanifyError):
@@ -91,7 +65,7 @@ async def exchange(
     send: Callable[[httpx.Request], Awaitable[httpx.Response]],
     base_url: httpx.URL,
     pictures: Sequence[bytes],
-    asking: Asking,
+    parameters: Parameters,
     *,
     timeout_s: float,
     headers: Mapping[str, str],
@@ -117,7 +91,7 @@ async def exchange(
         request = httpx.Request(
             "POST",
             f"{str(base_url).rstrip('/')}/identify",
-            params=httpx.QueryParams(tuple(asking.parameters())),
+            params=httpx.QueryParams(tuple(query_of(parameters))),
             headers={**headers, "Accept-Encoding": "identity", "Prefer": f"wait={max(1, math.floor(left_s))}"},
             files=[("image", ("image", data)) for data in pictures],
         )

@@ -16,7 +16,7 @@ from models.taxonomy import TaxonNames
 from serving.folder.photographs import is_bucket, printable
 from serving.folder.truth import FOLDER_TRUTH
 from serving.scheduling.networks import choose_precision
-from serving.schemas import MAX_COVERAGE, MAX_K, MIN_COVERAGE
+from serving.schemas import ChosenTaxa, Coverage, TopK
 from serving.settings import Settings, Share, find_bundle
 from serving.species import LIST_PREFIX, TaxaSelector, read_taxa_lists
 
@@ -42,14 +42,11 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Where the network runs."""
     group_by: str | None = None
     """Photographs of one plant, which get one row: folder, column:NAME (of the list) or regex:PATTERN (of the path)."""
-    k: Annotated[int, msgspec.Meta(ge=1, le=MAX_K)] = 5
-    """Number of likely taxa per row, at most 50."""
-    taxa: tuple[str, ...] = ()
-    """Names of the genera, families or species that can be the answer, or list:NAME."""
+    k: TopK = 5
+    taxa: ChosenTaxa = ()
     taxa_lists: Path | None = None
     """Folder of the lists that --taxa names: one file NAME.txt per list, one name per line."""
-    coverage: Annotated[float, msgspec.Meta(ge=MIN_COVERAGE, le=MAX_COVERAGE)] | None = None
-    """Adds the column `candidates`: the taxa among which the right one is so often, such as 0.9."""
+    coverage: Coverage = None
     place: Literal["exif"] | None = None
     """exif: place and day of a photograph count, if the bundle knows places."""
     min_score: Share | None = None

@@ -25,7 +25,7 @@ from serving.folder.results import BundleName, PartFiles, bundle_name
 from serving.folder.rows import Failure, Row, Seen, answered, failed
 from serving.loaded_bundle import LoadedBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
-from serving.schemas import Asked
+from serving.schemas import Parameters
 from serving.settings import Settings
 
 MAX_PICTURE_BYTES: Final = 100_000_000
@@ -46,8 +46,9 @@ class Worker:
         self._files, self._loaded, self._decoder = files, loaded, decoder
         self._store, self._min_score = open_store(command.photographs), command.min_score
         self._uses_exif = command.place == "exif"
-        asked = Asked(command.k, command.coverage, "marginal", command.taxa, use_exif=self._uses_exif)
-        self._question, warnings = loaded.question(asked)
+        self._question, warnings = loaded.question(
+            Parameters(k=command.k, coverage=command.coverage, taxa=command.taxa, use_exif=self._uses_exif)
+        )
         for warning in warnings:
             sys.stderr.write(f"warning: {warning}\n")
         runs = loaded.policy.num_workers * loaded.policy.batch_sizes[-1]

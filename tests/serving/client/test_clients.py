@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from models.errors import InputError
-from serving.client import Asking, AsyncClient, Client, ServiceRefusal
+from serving.client import AsyncClient, Client, Parameters, ServiceRefusal
 from serving.client.__main__ import main
 from serving.client.clients import checked_url, key_header, shrunk
 from tests.serving.program import service
@@ -103,7 +103,7 @@ def url(bundle_folder):
 def test_answer_is_the_record_of_the_service(url, tmp_path):
     (tmp_path / "daisy.jpg").write_bytes(jpeg(GREEN))
     with Client(url) as client:
-        answer = client.identify(tmp_path / "daisy.jpg", jpeg(GREEN), asking=Asking(k=2))
+        answer = client.identify(tmp_path / "daisy.jpg", jpeg(GREEN), parameters=Parameters(k=2))
     assert answer.predictions[0].scientific_name == "Bellis perennis"
     assert (len(answer.predictions), len(answer.images)) == (2, 2)
 

@@ -1,6 +1,7 @@
 """An exchange tries again where that helps, and as late as the service asks for."""
 
 import asyncio
+from datetime import date
 from email.utils import formatdate
 from unittest import mock
 
@@ -11,8 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.errors import InputError
-from serving.client.exchange import EVERYTHING, Asking, ServiceRefusal, ServiceUnreachable, exchange
-from serving.schemas import Identification, ModelName, Problem, VerdictView, parse_parameters
+from serving.client.clients import EVERYTHING
+from serving.client.exchange import ServiceRefusal, ServiceUnreachable, exchange, query_of
+from serving.schemas import Identification, ModelName, Parameters, Problem, VerdictView, parse_parameters
 
 ANSWER = Identification(
     "id", ModelName("tiny", "1", "0"), VerdictView("uncertain", None, 0.1, "reason", None, False), [], [], [], None,
@@ -55,19 +57,19 @@ class Talk:
         self.now += seconds
         self.pauses.append(seconds)
 
-    def run(self, url="http://host:1/", asking=EVERYTHING, pictures=(b"1",)):
-        steps = exchange(self.send, httpx.URL(url), pictures, asking, **self.options)
+    def run(self, url="http://host:1/", parameters=EVERYTHING, pictures=(b"1",)):
+        steps = exchange(self.send, httpx.URL(url), pictures, parameters, **self.options)
         replaced = {"_now": lambda: self.now, "_sleep": self.sleep, "_chance": self.chance}
         with mock.patch.multiple("serving.client.exchange", **replaced):
             return msgspec.json.decode(asyncio.run(asyncio.wait_for(steps, 20)), type=Identification)
 
 
 def test_a_request_asks_for_everything():
-    asking = Asking(k=3, coverage=0.9, coverage_kind="macro", taxa=("Rosa", "list:de"))
+    parameters = Parameters(k=3, coverage=0.9, coverage_kind="macro", taxa=("Rosa", "list:de"))
     talk = Talk(ok())
-    assert talk.run(asking=asking, pictures=(b"one", b"two")) == ANSWER
+    assert talk.run(parameters=parameters, pictures=(b"one", b"two")) == ANSWER
     (request,) = talk.requests
-    assert request.url == "http://host:1/identify?k=3&taxa=Rosa&taxa=list%3Ade&coverage=0.9&coverage_kind=macro"
+    assert request.url == "http://host:1/identify?k=3&coverage=0.900000000&coverage_kind=macro&taxa=Rosa&taxa=list%3Ade"
     assert request.headers["Prefer"] == "wait=120"
     body = request.read()
     assert body.count(b'; name="image"') == 2
@@ -76,26 +78,24 @@ def test_a_request_asks_for_everything():
 
 
 def test_the_only_taxon_may_be_a_text():
-    assert Asking(taxa="Rosa").parameters() == Asking(taxa=["Rosa"]).parameters() == [("k", "5"), ("taxa", "Rosa")]
+    assert query_of(Parameters(taxa="Rosa")) == query_of(Parameters(taxa=["Rosa"])) == [("taxa", "Rosa")]
 
 
 def test_a_name_that_is_not_utf8_is_an_input_error():
     with pytest.raises(InputError, match=r"`taxa` is not UTF-8 \(got 'R\\udcf6schen'\)"):
-        Asking(taxa=["R\udcf6schen"]).parameters()
+        query_of(Parameters(taxa=["R\udcf6schen"]))
 
 
-def test_a_place_and_a_language_are_sent_as_the_service_takes_them():
-    asked = Asking(latitude=-1e-7, longitude=13.4, date="2026-05-31", lang="de")
-    sent = dict(asked.parameters())
-    assert {name: sent[name] for name in ("latitude", "longitude", "date", "lang")} == {
-        "latitude": "-0.000000", "longitude": "13.400000", "date": "2026-05-31", "lang": "de",
-    }  # fmt: skip
-    assert parse_parameters({name: [value] for name, value in sent.items()}).where.longitude == 13.4
-
-
-def test_a_coverage_is_sent_with_the_digits_that_the_service_takes():
-    sent = dict(Asking(coverage=0.7 + 0.2).parameters())["coverage"]  # 0.8999999999999999
-    assert parse_parameters({"coverage": [sent]}).coverage == 0.9
+def test_the_service_reads_what_a_client_sends():
+    asked = Parameters(
+        k=50, coverage=0.7 + 0.2, coverage_kind="macro", taxa=("Rosa", "5"), preview=True, latitude=-1e-7,
+        longitude=13.4, date=date(2026, 5, 31), use_exif=True, cultivated=True, lang="pt-BR",
+    )  # fmt: skip
+    sent = {}
+    for name, text in query_of(asked):
+        sent.setdefault(name, []).append(text)
+    assert set(sent) == set(Parameters.__struct_fields__)
+    assert parse_parameters(sent) == msgspec.structs.replace(asked, coverage=0.9)  # not 0.8999999999999999
 
 
 def test_retry_after_is_the_least_pause_and_pauses_grow():
@@ -163,7 +163,7 @@ def test_what_is_not_from_the_service_is_a_refusal(content, status):
 def test_an_answer_is_exactly_what_the_service_sent():
     sent = msgspec.json.encode({**msgspec.to_builtins(ANSWER), "later": 1.50})
     talk = Talk(httpx.Response(200, content=sent))
-    steps = exchange(talk.send, httpx.URL("http://host"), (b"1",), EVERYTHING, timeout_s=9, headers={})
+    steps = exchange(talk.send, httpx.URL("http://host"), (b"1",), Parameters(), timeout_s=9, headers={})
     assert asyncio.run(steps) == sent
 
 
@@ -212,8 +212,8 @@ def test_a_redirect_is_refused_with_the_other_address(location, place):
 @pytest.mark.parametrize("zone", ["GMT", "-0000", "+0000"])
 def test_retry_after_may_be_a_date(later_s, pause_s, zone, monkeypatch):
     monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
-    date = formatdate(1_800_000_000 + later_s, usegmt=True).replace("GMT", zone)
-    talk = Talk(refusal(503, date), ok(), chance=lambda low, high: low)
+    when = formatdate(1_800_000_000 + later_s, usegmt=True).replace("GMT", zone)
+    talk = Talk(refusal(503, when), ok(), chance=lambda low, high: low)
     talk.run()
     assert talk.pauses == [pause_s]
 
