@@ -26,14 +26,14 @@ import tyro
 from benchmarks.result import percent, table, write_result
 from benchmarks.serving.flags import DEMONSTRATION, Network, network_of
 from benchmarks.serving.photographs import drawn_photographs
-from models.answer import PlantAnswer, Question, answer_plant
+from models.answer import PlantAnswer, Question, answer_plant, decide
 from models.bundle import Bundle, load_bundle
 from models.metrics import Share, share
 from models.preprocess import picture_to_input
 from models.ranking import Promise, Promises, Thresholds, VerdictRank
 from training.dataset.manifest import Manifest
 from training.evaluate import Evaluate, bundle_subject, evaluate, measure
-from training.evaluation.answers import ServedAnswers, score_pictures, verdicts_of
+from training.evaluation.answers import ServedAnswers
 from training.evaluation.pictures import PictureFiles
 from training.evaluation.split_metrics import SplitMetrics, class_metrics, evaluate_predictions
 from training.machine import Machine, this_machine
@@ -117,7 +117,7 @@ def measure_all(command: Demonstration) -> Result:
     evaluation = evaluate_predictions(
         predictions, manifest, network="bundle", split="test", temperature=model.temperature
     )
-    rank_N = verdicts_of(score_pictures(outputs, predictions.labels_N, model), model).rank_N
+    rank_N = decide(outputs.score(model, predictions.labels_N), model).rank_N
     own_N = np.array([bundle.taxonomy.taxa[taxon].rank for taxon in predictions.taxon_labels_N])
     seedlings, strangers = _seedlings(command.unknown, bundle)
     verdicts = Counter(rank for ranks in seedlings.values() for rank in ranks.elements())

@@ -24,14 +24,14 @@ import tyro
 
 from benchmarks.result import read_result, table, write_result
 from benchmarks.serving.flags import DEMONSTRATION
-from models.answer import AnswerModel
+from models.answer import AnswerModel, decide
 from models.bundle import load_bundle
 from models.metrics import Share, Whole, share
 from models.ranking import Floats
 from models.taxonomy import Output, Taxon, Taxonomy
 from training.bundling.tables import LabeledOutputs, TableData, fit_tables, training_prior
 from training.dataset.manifest import Manifest
-from training.evaluation.answers import StrangerFigures, distances, score_pictures, stranger_figures, verdicts_of
+from training.evaluation.answers import StrangerFigures, stranger_figures
 from training.evaluation.pictures import PictureFiles, pictures_of
 from training.evaluation.predictions import Outputs, one_picture_each
 from training.evaluation.split_metrics import auroc
@@ -148,19 +148,14 @@ def measure(pictures: Pictures) -> Iterator[Row]:
             calibration=tables,
             mistaken=fitted.mistaken,
         )
-        known, unknown, things = (
-            score_pictures(outputs, labels, model)
-            for outputs, labels in (
-                (test.outputs, test.labels),
-                *((each, np.zeros(len(each.logits), np.int64)) for each in (pictures.unknown, pictures.test_things)),
-            )
-        )
-        verdicts = verdicts_of(known, model)
-        assert tables.features is not None
-        nearness = [-distances(tables.features, each.features) for each in (test.outputs, pictures.unknown)]
+        known = test.outputs.score(model, test.labels)
+        unknown, things = (each.score(model) for each in (pictures.unknown, pictures.test_things))
+        verdicts = decide(known, model)
+        assert known.distance_N is not None
+        assert unknown.distance_N is not None
         yield Row(
             num_pictures=most,
-            distance_auroc=auroc(*nearness),
+            distance_auroc=auroc(-known.distance_N, -unknown.distance_N),
             unknown=stranger_figures("familiarity", known, unknown, model),
             things=stranger_figures("plant score", known, things, model),
             not_a_plant=share(verdicts.count("not_a_plant"), len(test.labels)),

@@ -19,21 +19,19 @@ if not __package__:
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import tyro
 
 from benchmarks.result import percent, table, write_result
 from benchmarks.serving.flags import DEMONSTRATION, Network, network_of
-from models.answer import AnswerModel
+from models.answer import AnswerModel, Decisions, decide
+from models.arrays import Flags
 from models.bundle import Bundle, load_bundle
 from models.metrics import Share, Whole, calibration_error, share
-from models.ranking import RANKS
 from training.bundling.strangers import Stranger, Strangers, names_of, without_doubtful
 from training.comparison import STRANGER, frozen_set
 from training.dataset.manifest import Manifest
-from training.evaluation.answers import coverage_figures, score_pictures, verdicts_of
+from training.evaluation.answers import coverage_figures
 from training.evaluation.pictures import PictureFiles, Pictures
-from training.evaluation.predictions import Flags
 from training.loading.negatives import UNKNOWN_PLANT, list_negatives
 from training.machine import Machine, this_machine
 from training.program import run_program
@@ -133,21 +131,23 @@ def measure(bundle: Bundle, manifest: Manifest, shared: Whole, command: SamePhot
     pictures = Pictures(manifest, rows, spec, "test", workers=1)
     labels = np.array([first[ids[label]] for label in manifest.labels[rows]])
     outputs = pictures.outputs(network)
-    scores = score_pictures(outputs, labels, model)
+    scores = outputs.score(model, labels)
     sources = np.array(manifest.table["source"].take(rows).to_pylist())
-    verdicts, shared_N = verdicts_of(scores, model), np.isin(rows, shared)
+    decisions = decide(scores, model)
+    are_right_N = scores.right_names(decisions)
+    shared_N = np.isin(rows, shared)
     groups = {"all": shared_N} | {source: shared_N & (sources == source) for source in sorted({*sources[shared_N]})}
 
     def figures(what: str, chosen: Flags) -> KnownPlants:
-        found, at = scores.found.subset(chosen), np.flatnonzero(chosen)
+        found, at = scores.subset(chosen), np.flatnonzero(chosen)
         own = np.array([model.taxonomy.taxa[taxon].rank for taxon in found.taxon_labels_N])
-        rank_N, right_N = verdicts.rank_N[chosen], verdicts.right_N[chosen]
-        named = np.isin(rank_N, RANKS)
+        right_N = are_right_N[chosen]
+        named = decisions.named_N[chosen]
         sets = coverage_figures(outputs.choose(at).logits, found.taxon_labels_N, model)
         return KnownPlants(
             what,
             share(int(found.hits.sum()), len(at)),
-            share(int((rank_N == own).sum()), len(at)),
+            share(int((decisions.rank_N[chosen] == own).sum()), len(at)),
             share(int(right_N[named].sum()), int(named.sum())) if named.any() else None,
             calibration_error(found.confidence_N, found.hits, pictures.plants[chosen]).value,
             next((each.covered for each in sets if (each.kind, each.coverage) == ("marginal", _COVERAGE)), None),
@@ -173,23 +173,22 @@ def _unknown(bundle: Bundle, model: AnswerModel, command: SamePhotographs) -> It
         outputs, readable = PictureFiles(paths, spec, name=given.name).outputs(network)
         names = names_of(pictures, model.taxonomy).subset(readable)
         found = Strangers(outputs, names, given.name)
-        scores = score_pictures(outputs, names.label_M, model)
-        scores = msgspec.structs.replace(scores, found=found.predictions(model.taxonomy, model.temperature))
+        scores = found.predictions(model)
         for what, chosen in (("unknown genera", ~names.near_M), ("known genera", names.near_M)):
             if chosen.any():
                 part = scores.subset(chosen)
-                verdicts = verdicts_of(part, model)
-                yield _counted(f"{given.name}, {what}", verdicts.rank_N, verdicts.right_N)
+                decisions = decide(part, model)
+                yield _counted(f"{given.name}, {what}", decisions, part.right_names(decisions))
     things = PictureFiles(list_negatives((command.things,), ("test",)).paths, spec)
     outputs, _ = things.outputs(network)
-    scores = score_pictures(outputs, np.zeros(len(outputs.logits), np.intp), model)
-    verdicts = verdicts_of(scores, model)
-    yield _counted("other things", verdicts.rank_N, np.zeros(len(verdicts.rank_N), dtype=bool))
+    decisions = decide(outputs.score(model), model)
+    yield _counted("other things", decisions, np.zeros(len(decisions.rank_N), dtype=bool))
 
 
-def _counted(what: str, rank_N: npt.NDArray[np.str_], right_N: Flags) -> UnknownPlants:
-    counts = (rank_N == "species", np.isin(rank_N, RANKS) & ~right_N, rank_N == "not_a_plant")
-    return UnknownPlants(what, *(share(int(each.sum()), len(rank_N)) for each in counts))
+def _counted(what: str, decisions: Decisions, right_N: Flags) -> UnknownPlants:
+    wrong = int((decisions.named_N & ~right_N).sum())
+    counts = decisions.count("species"), wrong, decisions.count("not_a_plant")
+    return UnknownPlants(what, *(share(each, len(right_N)) for each in counts))
 
 
 def markdown(result: Result) -> str:

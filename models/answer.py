@@ -1,40 +1,50 @@
 """The answer about one plant, from the logits and features of its pictures: pure functions over NumPy arrays.
 
-`answer_plant` is the whole way: plant score of each picture -> weight of each picture -> combined logits ->
-probabilities -> ranking -> verdict, and the candidate set.
+`score` turns outputs into arrays over N pictures, `decide` finds their verdicts, and `explain` says why, in words. The
+service asks about one plant and evaluation about thousands of pictures. `answer_plant` is the whole way for one plant:
+plant score of each picture -> weight of each picture -> combined logits -> probabilities -> verdict, lists, and the
+candidate set.
 
-Letters in names: B pictures of one plant, F features, O outputs, T taxa.
+Letters in names: B pictures of one plant, N pictures or plants, F features, O outputs, T taxa, R ranks as in `RANKS`.
 """
 
+from collections.abc import Collection
 from functools import cached_property
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
 
-from models.arrays import Doubles, Flags
-from models.calibration import Calibration, CoverageKind, candidate_set
-from models.place import PlaceModel, Where
+from models.arrays import Columns, Doubles, Flags, Positions
+from models.calibration import Calibration, CoverageKind, Cutoffs, candidate_set
+from models.harmful import LARGEST_LEFT_OUT
+from models.place import PlaceModel, PlaceRule, Where
 from models.ranking import (
+    RANKS,
     Floats,
     MistakenTaxa,
+    Promise,
     Promises,
     Rank,
     RankedGroup,
     RankedTaxon,
     Thresholds,
     Verdict,
+    VerdictRank,
+    best_groups,
+    best_names,
     best_taxa,
     combine_pictures,
-    decide,
+    comparison,
+    group_scores,
+    harm_left_out,
     name_of_taxon,
-    not_a_plant,
     output_probabilities,
-    rank,
     taxon_probabilities,
-    unknown_plant,
 )
-from models.taxonomy import Taxonomy
+from models.taxonomy import Taxon, Taxonomy
 
 _TAXA_PER_PICTURE: Final = 3
 _LISTED_CANDIDATES: Final = 100
@@ -65,13 +75,29 @@ class AnswerModel(msgspec.Struct, frozen=True, dict=True):
         ids = () if self.mistaken is None else self.mistaken.taxon_ids
         return np.isin([taxon.taxon_id for taxon in self.taxonomy.taxa], ids)
 
-    def limits_of(self, best: RankedTaxon) -> tuple[Thresholds, Promises]:
-        """Returns the thresholds and promises of the names of an answer, by its most likely taxon."""
-        if self.mistaken is None or best.taxon.taxon_id not in self.mistaken.taxon_ids:
-            return self.thresholds, self.promises
-        return (
-            msgspec.structs.replace(self.thresholds, species=self.mistaken.threshold),
-            msgspec.structs.replace(self.promises, species=self.mistaken.promise),
+    def threshold(self, rank: Rank, taxon_N: Positions) -> Doubles:
+        """Returns the least score of a name of this rank, for answers whose most likely taxon is at these positions."""
+        threshold_N = np.full(len(taxon_N), getattr(self.thresholds, rank), dtype=np.float64)
+        if rank == "species" and self.mistaken is not None:
+            threshold_N[self.is_mistaken[taxon_N]] = self.mistaken.threshold
+        return threshold_N
+
+    def promise(self, rank: Rank, taxon: Taxon) -> Promise | None:
+        """Returns what is proved about names of this rank, for an answer whose most likely taxon is this one."""
+        if rank == "species" and self.mistaken is not None and taxon.taxon_id in self.mistaken.taxon_ids:
+            return self.mistaken.promise
+        promise: Promise | None = getattr(self.promises, rank)
+        return promise
+
+    def with_place(self, place: PlaceModel) -> "AnswerModel":
+        """Returns the model with what was fitted with places, for logits to which `add_place` has added one."""
+        return replace(
+            self,
+            temperature=place.rule.temperature,
+            thresholds=place.rule.thresholds,
+            promises=place.rule.promises,
+            calibration=replace(self.calibration, conformal=place.conformal, conformal_mistaken=None),
+            mistaken=None,
         )
 
 
@@ -149,6 +175,104 @@ class PlantAnswer(msgspec.Struct, frozen=True):
     those that the client ruled out."""
 
 
+class Scores(Columns, frozen=True):
+    """What the verdicts on N pictures or plants rest on; the first three columns are those of `BestNames`."""
+
+    position_NR: Positions
+    score_NR: Doubles
+    may_name_NR: Flags
+    plant_N: Doubles | None
+    """Probability that it shows a plant; None without a plant head."""
+    familiar_N: Doubles | None
+    """How sure it is that it shows a plant that the network knows; None without a table."""
+    distance_N: Doubles | None
+    """Relative Mahalanobis++ distance; None without a table, and for several pictures together."""
+
+    @property
+    def named_N(self) -> Positions:
+        """Position of the most likely taxon."""
+        return self.position_NR[:, 0]
+
+    @property
+    def confidence_N(self) -> Doubles:
+        """Its probability."""
+        return self.score_NR[:, 0]
+
+
+class Decisions(Columns, frozen=True):
+    """The verdicts on N pictures or plants, without words."""
+
+    rank_N: npt.NDArray[np.str_]
+    """A `VerdictRank`."""
+    unknown_N: Flags
+    """Whether nothing is named because it is a plant unlike those that the network knows."""
+
+    @property
+    def named_N(self) -> Flags:
+        """Whether the verdict has a name, of any rank."""
+        return np.isin(self.rank_N, RANKS)
+
+    def count(self, rank: VerdictRank) -> int:
+        """Returns the number of verdicts of this rank."""
+        return int((self.rank_N == rank).sum())
+
+
+def probabilities(logits: Floats, model: AnswerModel, allowed_T: Flags | None = None) -> Doubles:
+    """Returns calibrated probabilities over the allowed taxa; shapes (..., num_outputs) -> (..., num_taxa).
+
+    They sum to 1. Other taxa have probability 0.
+    """
+    if allowed_T is not None:
+        logits = np.where(allowed_T[model.taxonomy.taxon_of_output], logits, -np.inf)
+    return taxon_probabilities(output_probabilities(logits, model.temperature), model.taxonomy)
+
+
+def add_place(logits: Floats, log_ratios: Floats, rule: PlaceRule, model: AnswerModel) -> Doubles:
+    """Adds what places say to logits, shape (..., num_outputs); their log ratios have the shape (..., num_taxa)."""
+    return logits + model.temperature * rule.log_factors(log_ratios)[..., model.taxonomy.taxon_of_output]
+
+
+def score(logits_NO: Floats, features_NF: Floats, model: AnswerModel) -> tuple[Doubles, Scores]:
+    """Returns the probabilities of all taxa on each of N pictures alone, and what their verdicts rest on."""
+    taxa_NT = probabilities(logits_NO, model)
+    names = best_names(taxa_NT, model.taxonomy)
+    return taxa_NT, Scores(*names, *model.calibration.scores(features_NF, names.score_NR[:, 0]))
+
+
+def decide(scores: Scores, model: AnswerModel, shared: Collection[Rank] = ()) -> Decisions:
+    """Names the most precise rank whose score reaches its threshold, for each picture or plant.
+
+    This is hierarchical selective classification (Goren et al. 2024, arXiv 2405.11533): a species that is too uncertain
+    is answered with its genus, then with its family, then not at all. A taxon of rank genus is never named as a
+    species, whatever its score. A name that leaves out a harmful genus is not given while that genus is likely
+    (`models/harmful.py`); a less precise one that includes it may be. A threshold of 1 names nothing.
+
+    Args:
+        scores: What the verdicts rest on.
+        model: Gives thresholds and cutoffs.
+        shared: Ranks at which all taxa that the client allowed have the same name. That name has the score 1 whatever
+            the pictures show, so it is not a verdict.
+    """
+    cutoffs = model.calibration.cutoffs or Cutoffs()
+    rank_N = np.full(len(scores.named_N), "uncertain", dtype="<U12")
+    open_N = np.ones(len(rank_N), dtype=bool)
+    unknown_N = np.zeros(len(rank_N), dtype=bool)
+    if scores.plant_N is not None:
+        open_N = scores.plant_N >= cutoffs.plant
+        rank_N[~open_N] = "not_a_plant"
+    if scores.familiar_N is not None:
+        unknown_N = open_N & (scores.familiar_N < cutoffs.familiar)
+        open_N = open_N & ~unknown_N
+    for column, rank in enumerate(RANKS):
+        if rank not in shared:
+            threshold_N = model.threshold(rank, scores.named_N)
+            reaches_N = (scores.score_NR[:, column] >= threshold_N) & (threshold_N < 1)
+            named_N = open_N & reaches_N & scores.may_name_NR[:, column]
+            rank_N[named_N] = rank
+            open_N = open_N & ~named_N
+    return Decisions(rank_N, unknown_N)
+
+
 def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, question: Question) -> PlantAnswer:
     """Answers a question about one plant. The order of its pictures does not matter.
 
@@ -158,41 +282,41 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         model: Taxonomy, temperature, thresholds and tables of the network file.
         question: Length of the lists, coverage of the candidate set, and the allowed taxa.
     """
-    logits_BO = np.asarray(logits_BO, dtype=np.float64)
     allowed_T = question.allowed_T
-    all_BT = _taxon_probabilities(logits_BO, model)
-    plant_B, familiar_B = _scores(all_BT, features_BF, model.calibration)
-    weight_B = np.full(len(logits_BO), 1 / len(logits_BO))
-    if plant_B is not None and model.calibration.cutoffs is not None:
-        weight_B = picture_weights(plant_B, model.calibration.cutoffs.plant)
-    vision_T = _taxon_probabilities(combine_pictures(logits_BO, weight_B), model, allowed_T)
-    place, vision_BT = None, all_BT
+    logits_BO = np.asarray(logits_BO, dtype=np.float64)
+    all_BT = probabilities(logits_BO, model)
+    plant_B, familiar_B, _ = model.calibration.scores(features_BF, all_BT.max(axis=1))
+    cutoffs = model.calibration.cutoffs or Cutoffs()
+    weight_B = picture_weights(np.ones(len(logits_BO)) if plant_B is None else plant_B, cutoffs.plant)
+    alone_BT = vision_BT = all_BT if allowed_T is None else probabilities(logits_BO, model, allowed_T)
+    place = None
     if question.where is not None and model.place is not None and model.place.knows(question.where):
-        vision_BT = _taxon_probabilities(logits_BO, model, allowed_T)
-        logits_BO, model, place = _with_place(logits_BO, vision_T, model, model.place, question.where)
-        all_BT = _taxon_probabilities(logits_BO, model)
+        place = PlaceNote(
+            probabilities(combine_pictures(logits_BO, weight_B), model, allowed_T),
+            np.exp(model.place.log_factors(question.where)),
+        )
+        logits_BO = add_place(logits_BO, model.place.prior.log_ratios(question.where), model.place.rule, model)
+        model = model.with_place(model.place)
+        alone_BT = probabilities(logits_BO, model, allowed_T)
     combined_O = combine_pictures(logits_BO, weight_B)
-    taxa_T = _taxon_probabilities(combined_O, model, allowed_T)
-    alone_BT = all_BT if allowed_T is None else _taxon_probabilities(logits_BO, model, allowed_T)
-    ranking = rank(taxa_T, model.taxonomy, question.top_k)
-    plant, familiar = _weighted(plant_B, weight_B), _weighted(familiar_B, weight_B)
-    verdict = rejection = _rejection(plant, familiar, ranking.taxa[0], model)
-    if verdict is None:
-        thresholds, promises = model.limits_of(ranking.taxa[0])
-        promises = promises if allowed_T is None else Promises()
-        verdict = decide(ranking, thresholds, promises, _shared_ranks(allowed_T, model.taxonomy))
+    taxa_T = probabilities(combined_O, model, allowed_T)
+    plant_N = _weighted(plant_B, weight_B)
+    scores = Scores(*best_names(taxa_T[None], model.taxonomy), plant_N, _weighted(familiar_B, weight_B), None)
+    decisions = decide(scores, model, shared_ranks(allowed_T, model.taxonomy))
+    verdict = explain(scores, decisions, taxa_T, model, question)
     if place is not None and model.place is not None and question.where is not None and verdict.rank == "species":
-        sentence = _what_place_decided(vision_T, taxa_T, model, model.place, question.where)
-        verdict = msgspec.structs.replace(verdict, reason=f"{verdict.reason} {sentence}".rstrip())
+        sentence = _what_place_decided(place.vision_T, taxa_T, model.place, question.where, model.taxonomy)
+        verdict = replace(verdict, reason=f"{verdict.reason} {sentence}".rstrip())
     verdict, look_alikes = _with_look_alikes(verdict, taxa_T, model, allowed_T)
     discarded_mass = None
     if allowed_T is not None:
-        discarded_mass = float(min(_taxon_probabilities(combined_O, model)[~allowed_T].sum(), 1.0))
+        discarded_mass = float(min(probabilities(combined_O, model)[~allowed_T].sum(), 1.0))
+    is_known = verdict.rank != "not_a_plant" and not verdict.unknown_plant
     return PlantAnswer(
         verdict=verdict,
-        taxa=ranking.taxa,
-        genera=ranking.genera,
-        families=ranking.families,
+        taxa=best_taxa(taxa_T, model.taxonomy, question.top_k),
+        genera=best_groups(taxa_T, model.taxonomy.genera, question.top_k),
+        families=best_groups(taxa_T, model.taxonomy.families, question.top_k),
         pictures=[
             PictureAnswer(
                 weight=float(weight),
@@ -202,48 +326,77 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
             )
             for index, weight in enumerate(weight_B)
         ],
-        plant_score=plant,
-        candidates=_candidates(alone_BT, weight_B > 0, taxa_T, model, question, is_known=rejection is None),
+        plant_score=None if plant_N is None else float(plant_N[0]),
+        candidates=_candidates(alone_BT, weight_B > 0, taxa_T, model, question, is_known=is_known),
         discarded_mass=discarded_mass,
         place=place,
         look_alikes=look_alikes,
     )
 
 
-def _with_place(
-    logits_BO: Doubles,
-    vision_T: Doubles,
-    model: AnswerModel,
-    place: PlaceModel,
-    where: Where,
-) -> tuple[Doubles, AnswerModel, PlaceNote]:
-    """Returns the logits with the place, the model with what was fitted with places, and a note for the answer."""
-    factor_T = place.log_factors(where)
-    shift_O = model.temperature * factor_T[model.taxonomy.taxon_of_output]
-    placed = msgspec.structs.replace(
-        model,
-        temperature=place.rule.temperature,
-        thresholds=place.rule.thresholds,
-        promises=place.rule.promises,
-        calibration=msgspec.structs.replace(model.calibration, conformal=place.conformal, conformal_mistaken=None),
-        mistaken=None,
-    )
-    return logits_BO + shift_O, placed, PlaceNote(vision_T, np.exp(factor_T))
+def explain(scores: Scores, decisions: Decisions, taxa_T: Doubles, model: AnswerModel, question: Question) -> Verdict:
+    """Returns the verdict on the only plant of the arrays, with its reason and its promise."""
+    taxonomy, cutoffs = model.taxonomy, model.calibration.cutoffs or Cutoffs()
+    verdict_rank = cast(VerdictRank, str(decisions.rank_N[0]))
+    best = RankedTaxon(taxonomy.taxa[scores.named_N[0]], float(scores.confidence_N[0]))
+    if verdict_rank == "not_a_plant" and scores.plant_N is not None:
+        reason = f"plant score {comparison(float(scores.plant_N[0]), cutoffs.plant)}."
+        return Verdict(verdict_rank, None, best.score, reason)
+    if decisions.unknown_N[0] and scores.familiar_N is not None:
+        familiar = comparison(float(scores.familiar_N[0]), cutoffs.familiar)
+        reason = f"unlike the plants that this model knows: familiarity {familiar}."
+        return Verdict(verdict_rank, None, best.score, reason, unknown_plant=True)
+    _, genus, family = scores.position_NR[0]
+    names = best.taxon.scientific_name, taxonomy.genera.names[genus], taxonomy.families.names[family]
+    shared = shared_ranks(question.allowed_T, taxonomy)
+    reasons: list[str] = []
+    for column, (rank, name) in enumerate(zip(RANKS, names, strict=True)):
+        reached = float(scores.score_NR[0, column])
+        threshold = float(model.threshold(rank, scores.named_N)[0])
+        if rank == "species" and best.taxon.rank != "species":
+            reasons.append(f"the most likely taxon, {name}, is a {best.taxon.rank} and not a species")
+        elif reached <= 0:  # no allowed taxon may have a group with a name
+            reasons.append(f"no {rank} is known")
+        elif rank in shared:
+            reasons.append(f"every allowed taxon is of the {rank} {name}")
+        elif threshold == 1:
+            reasons.append(f"this model names no {rank}")
+        elif reached >= threshold and not scores.may_name_NR[0, column]:
+            reasons += [each for each in _warnings(scores, column, taxa_T, taxonomy) if each not in reasons]
+            reasons.append(f"{rank} {name} leaves it out")
+        else:
+            named = rank if rank == "species" else f"{rank} {name}"
+            reasons.append(f"{named} {comparison(reached, threshold)}")
+        if rank == verdict_rank:
+            promise = None if question.allowed_T is not None else model.promise(rank, best.taxon)
+            return Verdict(rank, name, reached, f"{'; '.join(reasons)}.", promise)
+    return Verdict(verdict_rank, None, best.score, f"{'; '.join(reasons)}.")
 
 
-def _what_place_decided(
-    vision_T: Doubles,
-    taxa_T: Doubles,
-    model: AnswerModel,
-    place: PlaceModel,
-    where: Where,
-) -> str:
+def _warnings(scores: Scores, column: int, taxa_T: Doubles, taxonomy: Taxonomy) -> list[str]:
+    """Names the harmful genera that the best name of a rank leaves out."""
+    genera_NG = group_scores(taxa_T[None], taxonomy.genera)
+    return [
+        f"may be {genus.name}, which {genus.effect}: {comparison(float(score_N[0]), LARGEST_LEFT_OUT)}"
+        for genus, score_N, left_out_NR in harm_left_out(genera_NG, scores.position_NR, taxonomy)
+        if left_out_NR[0, column]
+    ]
+
+
+def shared_ranks(allowed_T: Flags | None, taxonomy: Taxonomy) -> frozenset[Rank]:
+    """Returns the ranks at which all taxa that the client allowed have the same name; none if it allowed all."""
+    if allowed_T is None:
+        return frozenset()
+    return frozenset(rank for rank, name_T in name_of_taxon(taxonomy).items() if len(np.unique(name_T[allowed_T])) == 1)
+
+
+def _what_place_decided(vision_T: Doubles, taxa_T: Doubles, place: PlaceModel, where: Where, taxonomy: Taxonomy) -> str:
     """Says why another taxon ranks first than without place; nothing if it is the same."""
     before, after = int(vision_T.argmax()), int(taxa_T.argmax())
     if before == after:
         return ""
     (rare, total), (frequent, _) = (place.prior.records(where, taxon) for taxon in (before, after))
-    one, other = (model.taxonomy.taxa[taxon].scientific_name for taxon in (before, after))
+    one, other = (taxonomy.taxa[taxon].scientific_name for taxon in (before, after))
     if not total:
         return f"Place or season decided: {one} would rank first by the pictures alone."
     return (
@@ -264,7 +417,7 @@ def _with_look_alikes(
     if not found:
         return verdict, []
     names = " or ".join(each.taxon.scientific_name for each in found)
-    return msgspec.structs.replace(verdict, reason=f"{verdict.reason} It is often taken for {names}."), found
+    return replace(verdict, reason=f"{verdict.reason} It is often taken for {names}."), found
 
 
 def picture_weights(plant_B: Doubles, cutoff: float) -> Doubles:
@@ -272,48 +425,11 @@ def picture_weights(plant_B: Doubles, cutoff: float) -> Doubles:
 
     A picture below the cutoff has no weight while another picture reaches the cutoff, so a picture of something else
     among good ones does not change the answer.
-
     """
     kept_B = plant_B >= cutoff
     weight_B = np.where(kept_B, plant_B, 0.0) if kept_B.any() else plant_B
     total = weight_B.sum()
     return weight_B / total if total > 0 else np.full(len(plant_B), 1 / len(plant_B))
-
-
-def _scores(taxa_BT: Doubles, features_BF: Floats, tables: Calibration) -> tuple[Doubles | None, Doubles | None]:
-    """Returns how sure it is that each picture shows a plant, and a plant of the network; None without the table."""
-    if tables.features is None or tables.cutoffs is None:
-        return None, None
-    confidence_B, distance_B = taxa_BT.max(axis=1), tables.features.distances(features_BF)
-    head = tables.plant_head
-    plant_B = None if head is None else head.scores(features_BF, confidence_B, distance_B)
-    return plant_B, tables.familiar_scores(features_BF, confidence_B, distance_B)
-
-
-def _taxon_probabilities(logits: Floats, model: AnswerModel, allowed_T: Flags | None = None) -> Doubles:
-    """Returns calibrated probabilities over the allowed taxa; they sum to 1. Other taxa have probability 0."""
-    if allowed_T is not None:
-        logits = np.where(allowed_T[model.taxonomy.taxon_of_output], logits, -np.inf)
-    return taxon_probabilities(output_probabilities(logits, model.temperature), model.taxonomy)
-
-
-def _rejection(plant: float | None, familiar: float | None, best: RankedTaxon, model: AnswerModel) -> Verdict | None:
-    """Returns the verdict on pictures that show no plant, or a plant that the network does not know."""
-    cutoffs = model.calibration.cutoffs
-    if cutoffs is None:
-        return None
-    if plant is not None and plant < cutoffs.plant:
-        return not_a_plant(best, plant, cutoffs.plant)
-    if familiar is not None and familiar < cutoffs.familiar:
-        return unknown_plant(best, familiar, cutoffs.familiar)
-    return None
-
-
-def _shared_ranks(allowed_T: Flags | None, taxonomy: Taxonomy) -> frozenset[Rank]:
-    """Returns the ranks at which all taxa that the client allowed have the same name; none if it allowed all."""
-    if allowed_T is None:
-        return frozenset()
-    return frozenset(rank for rank, name_T in name_of_taxon(taxonomy).items() if len(np.unique(name_T[allowed_T])) == 1)
 
 
 def _candidates(
@@ -357,9 +473,9 @@ def _candidates(
     )
 
 
-def _weighted(score_B: Doubles | None, weight_B: Doubles) -> float | None:
-    """Returns the weighted mean; rounding cannot carry it past the scores, one of which may equal a cutoff."""
+def _weighted(score_B: Doubles | None, weight_B: Doubles) -> Doubles | None:
+    """Returns the weighted mean, shape (1,); rounding cannot carry it past the scores, which may equal a cutoff."""
     if score_B is None:
         return None
     used_B = score_B[weight_B > 0]
-    return float(np.clip(weight_B @ score_B, used_B.min(), used_B.max()))
+    return np.clip([weight_B @ score_B], used_B.min(), used_B.max())

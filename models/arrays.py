@@ -1,11 +1,13 @@
 """Short names of the NumPy arrays that functions take and give; letters at the end of a variable say the shape.
 
-Also reads the arrays of a bundle.
+Also holds arrays of one length together, and reads the arrays of a bundle.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +19,22 @@ Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.intp]
 """Indices into a list, such as that of the taxa."""
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """Arrays with a row for each picture; a column that is not there is None."""
+
+    def subset(self, chosen: Flags | Positions) -> Self:
+        """Returns the rows of some of the pictures."""
+        columns = (getattr(self, name) for name in self.__struct_fields__)
+        return type(self)(*(None if each is None else each[chosen] for each in columns))
+
+    @classmethod
+    def join(cls, parts: Iterable[Self]) -> Self:
+        """Returns the rows of all parts, of which there is at least one."""
+        columns = zip(*(msgspec.structs.astuple(part) for part in parts), strict=True)
+        return cls(*(None if each[0] is None else np.concatenate(each) for each in columns))
+
 
 _MAX_BYTES: Final = 500_000_000  # of all arrays together; the tables of 5,337 taxa take a tenth
 

@@ -255,11 +255,23 @@ class Calibration(msgspec.Struct, frozen=True):
         tables = [table.num_plants_T for table in (self.conformal, self.conformal_mistaken) if table is not None]
         return np.flatnonzero(np.sum(tables, axis=0) == 0)
 
-    def familiar_scores(self, features_BF: Floats, confidence_B: Floats, distance_B: Floats) -> Doubles | None:
-        """How sure it is that each picture shows a plant that the network knows, in [0, 1]; None without a table."""
-        if self.known_head is not None:
-            return self.known_head.scores(features_BF, confidence_B, distance_B)
-        return None if self.familiarity is None else self.familiarity.scores(confidence_B, distance_B)
+    def scores(
+        self, features_BF: Floats, confidence_B: Doubles
+    ) -> tuple[Doubles | None, Doubles | None, Doubles | None]:
+        """Returns how sure it is that each picture shows a plant, and a known plant, and its relative distance.
+
+        The first two are in [0, 1]. Without the table for it, each is None.
+        """
+        if self.features is None:
+            return None, None, None
+        distance_B = self.features.distances(features_BF)
+        plant_B, known_B = (
+            None if head is None else head.scores(features_BF, confidence_B, distance_B)
+            for head in (self.plant_head, self.known_head)
+        )
+        if known_B is None and self.familiarity is not None:
+            known_B = self.familiarity.scores(confidence_B, distance_B)
+        return plant_B, known_B, distance_B
 
 
 def write_calibration(path: Path, calibrations: Mapping[str, Calibration]) -> None:

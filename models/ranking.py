@@ -1,16 +1,12 @@
-"""Logits -> calibrated probabilities -> ranked taxa, genera and families -> verdict.
+"""Logits -> calibrated probabilities -> ranked taxa, genera and families, and the records of a verdict.
 
-Pure functions over NumPy arrays. Letters in names: B pictures, O outputs, T taxa. The probability of a genus or family
-is summed over all its taxa, not over the five most likely: a genus may be spread over twenty species.
-
-The verdict is the most precise rank whose score reaches its threshold, with the promise and the reason in words (Goren
-et al. 2024, "Hierarchical Selective Classification", arXiv 2405.11533): a species that is too uncertain is answered
-with its genus, then with its family, then not at all. A name that leaves out a harmful genus is no verdict either while
-that genus is likely (`models/harmful.py`).
+Pure functions over NumPy arrays. Letters in names: N pictures or plants, B pictures of one plant, O outputs, T taxa, R
+ranks as in `RANKS`. The probability of a genus or family is summed over all its taxa, not over the five most likely: a
+genus may be spread over twenty species.
 """
 
-from collections.abc import Collection, Iterator
-from typing import Annotated, Final, Literal
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -39,23 +35,6 @@ class RankedGroup(msgspec.Struct, frozen=True):
 
     name: str
     score: float
-
-
-class PossibleHarm(msgspec.Struct, frozen=True):
-    """A harmful genus and its summed probability."""
-
-    genus: HarmfulGenus
-    score: float
-
-
-class Ranking(msgspec.Struct, frozen=True):
-    """Taxa, genera and families, most likely first."""
-
-    taxa: list[RankedTaxon]
-    genera: list[RankedGroup]
-    families: list[RankedGroup]
-    left_out: dict[Rank, list[PossibleHarm]]
-    """For each rank with a name, the harmful genera that its most likely name leaves out although they are likely."""
 
 
 def combine_pictures(logits_BO: Floats, weight_B: Floats) -> Doubles:
@@ -99,47 +78,9 @@ def sum_groups(values: Floats, group_of: Positions, num_groups: int) -> Doubles:
     return summed.reshape(*values.shape[:-1], num_groups)
 
 
-def rank(taxa_T: Doubles, taxonomy: Taxonomy, top_k: int = 5) -> Ranking:
-    """Ranks taxa, genera and families by the probabilities of all taxa.
-
-    A genus or family is at least as probable as each of its taxa: all sums run in the order of the taxa, and adding a
-    probability never lowers a sum.
-
-    Args:
-        taxa_T: Calibrated probabilities, shape (num_taxa,).
-        taxonomy: Names and groups of the taxa.
-        top_k: Maximum length of each list; equal scores keep the order of the taxonomy.
-    """
-    genera, families = group_scores(taxa_T, taxonomy.genera), group_scores(taxa_T, taxonomy.families)
-    best: dict[Rank, Positions] = {
-        "species": _best(taxa_T, top_k),
-        "genus": _best_groups(genera, taxonomy.genera, top_k),
-        "family": _best_groups(families, taxonomy.families, top_k),
-    }
-    return Ranking(
-        [RankedTaxon(taxonomy.taxa[index], float(taxa_T[index])) for index in best["species"]],
-        [RankedGroup(taxonomy.genera.names[index], float(genera[index])) for index in best["genus"]],
-        [RankedGroup(taxonomy.families.names[index], float(families[index])) for index in best["family"]],
-        {
-            rank: [
-                PossibleHarm(genus, float(score))
-                for genus, score, is_left_out in harm_left_out(genera, rank, positions[0], taxonomy)
-                if is_left_out
-            ]
-            for rank, positions in best.items()
-            if len(positions)
-        },
-    )
-
-
 def best_taxa(taxa_T: Doubles, taxonomy: Taxonomy, top_k: int) -> list[RankedTaxon]:
     """Returns the most likely taxa, most likely first."""
     return [RankedTaxon(taxonomy.taxa[index], float(taxa_T[index])) for index in _best(taxa_T, top_k)]
-
-
-def group_scores(taxa: Floats, groups: Groups) -> Doubles:
-    """Sums the probabilities of the taxa of each group; shapes (..., num_taxa) -> (..., num_groups)."""
-    return np.minimum(sum_groups(taxa, groups.of_taxon, len(groups.names)), 1.0)
 
 
 def name_of_taxon(taxonomy: Taxonomy) -> dict[Rank, Positions]:
@@ -151,33 +92,15 @@ def name_of_taxon(taxonomy: Taxonomy) -> dict[Rank, Positions]:
     }
 
 
-def harm_left_out(
-    genus_scores: Floats, rank: Rank, best: Positions | int, taxonomy: Taxonomy
-) -> Iterator[tuple[HarmfulGenus, Doubles, Flags]]:
-    """Finds the names that leave out a harmful genus although it is likely, and so are no verdict.
+def best_groups(taxa_T: Doubles, groups: Groups, top_k: int) -> list[RankedGroup]:
+    """Returns the most likely groups, most likely first, without the group "" of taxa whose genus or family is unknown.
 
-    Args:
-        genus_scores: Summed probabilities of all genera, shape (..., num_genera).
-        rank: Rank of the names.
-        best: Position of each name at its rank, shape (...).
-        taxonomy: Names and groups of the taxa.
-
-    Yields:
-        Each harmful genus that the taxonomy knows, its probabilities, and whether the name leaves it out; shapes (...).
+    A group is at least as probable as each of its taxa: all sums run in the order of the taxa, and adding a probability
+    never lowers a sum.
     """
-    names, name_T = taxonomy.genera.names, name_of_taxon(taxonomy)[rank]
-    for genus in HARMFUL_GENERA:
-        if genus.name in names:
-            position = names.index(genus.name)
-            covering = np.unique(name_T[taxonomy.genera.of_taxon == position])
-            scores = np.asarray(genus_scores[..., position], dtype=np.float64)
-            yield genus, scores, (scores > LARGEST_LEFT_OUT) & ~np.isin(best, covering)
-
-
-def _best_groups(scores: Doubles, groups: Groups, top_k: int) -> Positions:
-    """Returns the positions of the best groups, without the group "" of taxa whose genus or family is unknown."""
-    best = _best(scores, top_k + 1)  # one more, since the group "" may be among them
-    return np.array([index for index in best if groups.names[index]][:top_k], dtype=np.intp)
+    scores = group_scores(taxa_T, groups)
+    found = [RankedGroup(groups.names[at], float(scores[at])) for at in _best(scores, top_k + 1) if groups.names[at]]
+    return found[:top_k]
 
 
 def _best(scores: Doubles, count: int) -> Positions:
@@ -185,6 +108,56 @@ def _best(scores: Doubles, count: int) -> Positions:
     least = np.partition(scores, -count)[-count] if count < len(scores) else -np.inf
     among = np.flatnonzero(scores >= least)
     return among[np.argsort(-scores[among], kind="stable")][:count]
+
+
+def group_scores(taxa: Floats, groups: Groups) -> Doubles:
+    """Sums the probabilities of the taxa of each group; shapes (..., num_taxa) -> (..., num_groups)."""
+    return np.minimum(sum_groups(taxa, groups.of_taxon, len(groups.names)), 1.0)
+
+
+class BestNames(NamedTuple):
+    """The most likely name of each rank, for N pictures or plants."""
+
+    position_NR: Positions
+    """Position of the name among the taxa, genera or families."""
+    score_NR: Doubles
+    """Its probability; 0 or less if the rank has no name."""
+    may_name_NR: Flags
+    """Whether a verdict may give it: it is a name of the rank, and leaves out no harmful genus that is likely."""
+
+
+def best_names(taxa_NT: Doubles, taxonomy: Taxonomy) -> BestNames:
+    """Finds the most likely name of each rank; equal scores keep the order of the taxonomy."""
+    genera_NG = group_scores(taxa_NT, taxonomy.genera)
+    scores = (taxa_NT, genera_NG, group_scores(taxa_NT, taxonomy.families))
+    for groups_NG, groups in zip(scores[1:], (taxonomy.genera, taxonomy.families), strict=True):
+        groups_NG[:, ~groups.has_name] = -1.0  # taxa whose genus or family is unknown share no name
+    position_NR = np.stack([each.argmax(axis=1) for each in scores], axis=1)
+    score_NR = np.stack([each.max(axis=1) for each in scores], axis=1)
+    may_name_NR = score_NR > 0
+    may_name_NR[:, 0] &= taxonomy.is_species[position_NR[:, 0]]
+    for _, _, left_out_NR in harm_left_out(genera_NG, position_NR, taxonomy):
+        may_name_NR &= ~left_out_NR
+    return BestNames(position_NR, score_NR, may_name_NR)
+
+
+def harm_left_out(
+    genera_NG: Doubles, position_NR: Positions, taxonomy: Taxonomy
+) -> Iterator[tuple[HarmfulGenus, Doubles, Flags]]:
+    """Yields each harmful genus of the taxonomy, its probabilities, and which names leave it out although it is likely.
+
+    The names are at these positions, shape (N, R), and the flags have this shape.
+    """
+    names = taxonomy.genera.names
+    for genus in HARMFUL_GENERA:
+        if genus.name in names:
+            position = names.index(genus.name)
+            score_N = genera_NG[:, position]
+            covers_NR = [
+                np.isin(position_N, name_T[taxonomy.genera.of_taxon == position])
+                for position_N, name_T in zip(position_NR.T, name_of_taxon(taxonomy).values(), strict=True)
+            ]
+            yield genus, score_N, (score_N > LARGEST_LEFT_OUT)[:, None] & ~np.stack(covers_NR, axis=1)
 
 
 Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
@@ -257,74 +230,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """Whether nothing is named because the pictures show a plant unlike those that the network knows."""
 
 
-def decide(
-    ranking: Ranking, thresholds: Thresholds, promises: Promises, shared: Collection[Rank] = frozenset()
-) -> Verdict:
-    """Names the most precise rank whose score reaches its threshold.
-
-    A taxon of rank genus is never named as a species, whatever its score. A name that leaves out a harmful genus is not
-    given while that genus is likely; a less precise one that includes it may be.
-
-    Args:
-        ranking: What the pictures support.
-        thresholds: The smallest score of a name, for each rank.
-        promises: What is proved about names of each rank.
-        shared: Ranks at which all taxa that the client allowed have the same name. That name has the score 1 whatever
-            the pictures show, so it is not a verdict.
-    """
-    best, reasons = ranking.taxa[0], list[str]()
-    for rank, name, score in _best_names(ranking):
-        threshold = getattr(thresholds, rank)
-        if name is None and rank == "species":
-            reasons.append(
-                f"the most likely taxon, {best.taxon.scientific_name}, is a {best.taxon.rank} and not a species"
-            )
-        elif name is None:
-            reasons.append(f"no {rank} is known")
-        elif rank in shared:
-            reasons.append(f"every allowed taxon is of the {rank} {name}")
-        elif threshold == 1:
-            reasons.append(f"this model names no {rank}")
-        elif score >= threshold and ranking.left_out[rank]:
-            warned = [_warning(each) for each in ranking.left_out[rank]]
-            reasons += [each for each in warned if each not in reasons]
-            reasons.append(f"{rank} {name} leaves it out")
-        else:
-            named = rank if rank == "species" else f"{rank} {name}"
-            reasons.append(f"{named} {comparison(score, threshold)}")
-            if score >= threshold:
-                return Verdict(rank, name, score, f"{'; '.join(reasons)}.", getattr(promises, rank))
-    return Verdict("uncertain", None, best.score, f"{'; '.join(reasons)}.")
-
-
-def _warning(harm: PossibleHarm) -> str:
-    genus, likely = harm.genus, comparison(harm.score, LARGEST_LEFT_OUT)
-    return f"may be {genus.name}, which {genus.effect}: {likely}"
-
-
-def not_a_plant(best: RankedTaxon, plant_score: float, cutoff: float) -> Verdict:
-    """Returns the verdict on pictures whose plant score is below its cutoff."""
-    return Verdict("not_a_plant", None, best.score, f"plant score {comparison(plant_score, cutoff)}.")
-
-
-def unknown_plant(best: RankedTaxon, familiarity: float, cutoff: float) -> Verdict:
-    """Returns the verdict on a plant that is unlike those that the network knows."""
-    reason = f"unlike the plants that this model knows: familiarity {comparison(familiarity, cutoff)}."
-    return Verdict("uncertain", None, best.score, reason, unknown_plant=True)
-
-
 def comparison(score: float, threshold: float) -> str:
     """Says whether a score reaches a threshold, with as many decimals as tell the two apart: "0.41 is below 0.70"."""
     decimals = next((count for count in range(2, 18) if round(score, count) != round(threshold, count)), 2)
     relation = "reaches" if score >= threshold else "is below"
     return f"{score:.{decimals}f} {relation} {threshold:.{decimals}f}"
-
-
-def _best_names(ranking: Ranking) -> Iterator[tuple[Rank, str | None, float]]:
-    """Yields the most likely name of each rank with its score; None if the rank has no name."""
-    best = ranking.taxa[0]
-    yield "species", best.taxon.scientific_name if best.taxon.rank == "species" else None, best.score
-    groups: tuple[tuple[Rank, list[RankedGroup]], ...] = (("genus", ranking.genera), ("family", ranking.families))
-    for rank, ranked in groups:
-        known = [group for group in ranked if group.score > 0]  # no allowed taxon may have a group with a name
-        yield (rank, known[0].name, known[0].score) if known else (rank, None, 0.0)

@@ -141,6 +141,11 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         return {taxon.taxon_id: taxon for taxon in self.taxa}
 
     @cached_property
+    def is_species(self) -> Flags:
+        """Whether each taxon is a species, shape (num_taxa,)."""
+        return np.array([taxon.rank == "species" for taxon in self.taxa])
+
+    @cached_property
     def genera(self) -> "Groups":
         """The taxa grouped by genus; the group "" holds the taxa without one."""
         return Groups.of([taxon.genus for taxon in self.taxa])
@@ -151,13 +156,18 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         return Groups.of([taxon.family for taxon in self.taxa])
 
 
-class Groups(msgspec.Struct, frozen=True):
+class Groups(msgspec.Struct, frozen=True, dict=True):
     """A partition of the taxa into groups, such as genera."""
 
     names: tuple[str, ...]
     """Distinct names of the groups, sorted."""
     of_taxon: Positions
     """Position of each taxon's group in `names`, shape (num_taxa,)."""
+
+    @cached_property
+    def has_name(self) -> Flags:
+        """Whether each group has a name; the group "" has none."""
+        return np.array([name != "" for name in self.names])
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "Groups":

@@ -16,18 +16,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.arrays import Doubles
+from models.answer import decide
+from models.arrays import Columns, Doubles, Flags
 from models.bundle import Bundle
 from models.bundle_record import BundleRecord, Precision
 from models.errors import DataError
 from models.metrics import Whole, draw_plants, effective_number, mean_gap
-from models.ranking import RANKS, Floats
+from models.ranking import Floats
 from models.taxonomy import Taxonomy
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.answers import score_pictures, verdicts_of
 from training.evaluation.pictures import Pictures, run_side_by_side
-from training.evaluation.predictions import Columns, Flags, Outputs, Plants, plants_of
+from training.evaluation.predictions import Outputs, Plants, Predictions, plants_of
 from training.evaluation.split_metrics import tango_interval
 
 MOST_LOSS: Final = 0.005
@@ -308,13 +308,17 @@ def _answers(bundle: Bundle, precision: Precision, pictures: Pictures, ids_N: np
     labels_N = np.array([output_of.get(taxon_id, 0) for taxon_id in ids_N])  # any output for a stranger
     found = []
     for output in run_side_by_side(session, pictures.pixels()):
-        scores = score_pictures(Outputs(*output), labels_N[: len(output.logits)], model)
-        top1_N, confidence_N = scores.found.top_k_hits(1), scores.found.confidence_N
-        verdicts = verdicts_of(scores, model)
-        named_N, species_N = np.isin(verdicts.rank_N, RANKS), verdicts.rank_N == "species"
-        found.append((top1_N, confidence_N, named_N, species_N, verdicts.right_N))
+        found.append(Outputs(*output).score(model, labels_N[: len(output.logits)]))
         labels_N = labels_N[len(output.logits) :]
-    return Answers(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    scores = Predictions.join(found)
+    decisions = decide(scores, model)
+    return Answers(
+        scores.top_k_hits(1),
+        scores.confidence_N,
+        decisions.named_N,
+        decisions.rank_N == "species",
+        scores.right_names(decisions),
+    )
 
 
 def _weighted_share(old_hits_N: Flags, new_hits_N: Flags, plants_N: Whole, weights_N: Floats) -> PairedShare:

@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from models.answer import AnswerModel
 from models.calibration import FeatureTable, unit_length
 from models.errors import DataError
 from models.metrics import Whole
@@ -36,8 +37,8 @@ from training.evaluation.predictions import (
     Plants,
     Predictions,
     Rows,
-    calibrated_predictions,
     chosen_rows,
+    score_pictures,
 )
 
 COLUMNS: Final = ("path", "taxon_id", "suggested_taxon_id", "score", "suggested_score", "name", "suggested_name")
@@ -84,7 +85,7 @@ def judge_labels(features: Rows, taxa_N: Whole, plants_N: Plants, taxonomy: Taxo
     by_taxon = replace(taxonomy, outputs=each_its_output)
     logits, labels, plants = ComputedRows((len(rows), len(taxonomy.taxa)), read), taxa_N[rows], plants_N[rows]
     temperature = fit_temperature(logits, labels, by_taxon, plants)
-    return calibrated_predictions(logits, labels, by_taxon, temperature, rows=rows, plants=plants)
+    return score_pictures(logits, labels, AnswerModel(by_taxon, temperature), rows=rows, plants=plants)
 
 
 def two_folds(plants_N: Plants, taxa_N: Whole) -> Whole:

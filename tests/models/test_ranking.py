@@ -1,28 +1,37 @@
 """Logits become probabilities, ranked names, and the most precise verdict that they support."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.answer import AnswerModel, Question, Scores, decide, explain, shared_ranks
+from models.calibration import Calibration, Cutoffs
 from models.ranking import (
     Promise,
     Promises,
     Thresholds,
+    best_groups,
+    best_names,
+    best_taxa,
     combine_pictures,
     comparison,
-    decide,
-    not_a_plant,
     output_probabilities,
-    rank,
     taxon_probabilities,
-    unknown_plant,
 )
 from tests.models.tiny import TAXONOMY, common_only, genus_only, species, taxonomy_of
 
 
 def logits_of(*probabilities):
     return np.log(np.array(probabilities))
+
+
+def rank(taxa_T, taxonomy, top_k=5):
+    groups = taxonomy.genera, taxonomy.families
+    genera, families = (best_groups(taxa_T, each, top_k) for each in groups)
+    return SimpleNamespace(taxa=best_taxa(taxa_T, taxonomy, top_k), genera=genera, families=families)
 
 
 def ranked(taxonomy, *probabilities, top_k=5):
@@ -157,10 +166,16 @@ def test_lists_are_the_beginning_of_the_whole_ranking():
         assert rank(scores, taxonomy, 1).families == whole.families[:1]
 
 
-def verdict_of(taxonomy, *probabilities, promises=None, top_k=5, shared=(), **thresholds):
-    """The verdict for probabilities of the taxa."""
-    ranking = rank(np.array(probabilities), taxonomy, top_k)
-    return decide(ranking, Thresholds(**thresholds), promises or Promises(), shared)
+def verdict_of(taxonomy, *probabilities, promises=None, allowed=None, plant=None, familiar=None, **thresholds):
+    """The verdict for probabilities of the taxa; the cutoffs are 0.31 and 0.05."""
+    tables = Calibration(cutoffs=Cutoffs(0.31, 0.05))
+    model = AnswerModel(taxonomy, 1.0, Thresholds(**thresholds), promises or Promises(), tables)
+    taxa_T = np.array(probabilities)
+    allowed_T = None if allowed is None else np.isin(np.arange(len(taxa_T)), allowed)
+    plant_N, familiar_N = (None if each is None else np.array([each]) for each in (plant, familiar))
+    scores = Scores(*best_names(taxa_T[None], taxonomy), plant_N, familiar_N, None)
+    decisions = decide(scores, model, shared_ranks(allowed_T, taxonomy))
+    return explain(scores, decisions, taxa_T, model, Question(allowed_T=allowed_T))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +241,7 @@ def test_a_class_known_by_its_common_name_alone_is_named_like_a_species():
 
 
 def test_no_genus_is_named_where_no_allowed_taxon_has_one():
-    verdict = verdict_of(FIELD, 0.45, 0.55, 0.0, 0.0, species=0.6, genus=0.0, shared={"genus", "family"})
+    verdict = verdict_of(FIELD, 0.45, 0.55, 0.0, 0.0, species=0.6, genus=0.0, allowed=(0, 1))
     assert verdict.reason == "species 0.55 is below 0.60; no genus is known; no family is known."
     assert verdict_of(taxonomy_of(common_only("Maize")), 0.4).rank == "uncertain"
 
@@ -264,9 +279,8 @@ IVY = taxonomy_of(
     ],
 )
 def test_no_name_leaves_out_a_harmful_genus_that_is_likely(probabilities, named):
-    for top_k in (1, 5):
-        verdict = verdict_of(IVY, *probabilities, top_k=top_k)
-        assert (verdict.rank, verdict.name) == named
+    verdict = verdict_of(IVY, *probabilities)
+    assert (verdict.rank, verdict.name) == named
 
 
 def test_a_family_without_the_harmful_genus_is_no_verdict_either():
@@ -300,8 +314,8 @@ def test_a_model_without_the_harmful_genus_answers_as_before():
 
 
 def test_rejections_say_what_is_below_what():
-    best = rank(np.array([0.9, 0.1, 0, 0]), WOOD).taxa[0]
-    shoe, stranger = not_a_plant(best, 0.04, 0.31), unknown_plant(best, 0.012, 0.05)
+    shoe = verdict_of(WOOD, 0.9, 0.1, 0, 0, plant=0.04, familiar=0.012)
+    stranger = verdict_of(WOOD, 0.9, 0.1, 0, 0, plant=0.31, familiar=0.012)
     assert (shoe.rank, shoe.name, shoe.score, shoe.promise) == ("not_a_plant", None, 0.9, None)
     assert shoe.reason == "plant score 0.04 is below 0.31."
     assert (stranger.rank, stranger.name) == ("uncertain", None)
@@ -310,14 +324,14 @@ def test_rejections_say_what_is_below_what():
 
 
 def test_a_name_that_all_allowed_taxa_share_is_no_verdict():
-    verdict = verdict_of(WOOD, 0.4, 0.6, 0, 0, species=0.7, shared={"genus", "family"})
+    verdict = verdict_of(WOOD, 0.4, 0.6, 0, 0, species=0.7, allowed=(0, 1))
     assert (verdict.rank, verdict.name, verdict.score) == ("uncertain", None, 0.6)
     assert verdict.reason == (
         "species 0.60 is below 0.70; every allowed taxon is of the genus Quercus; "
         "every allowed taxon is of the family Fagaceae."
     )
-    assert verdict_of(WOOD, 0.2, 0.8, 0, 0, species=0.7, shared={"genus", "family"}).name == "Quercus petraea"
-    assert verdict_of(WOOD, 0.4, 0.4, 0.2, 0, species=0.7, shared={"family"}).name == "Quercus"
+    assert verdict_of(WOOD, 0.2, 0.8, 0, 0, species=0.7, allowed=(0, 1)).name == "Quercus petraea"
+    assert verdict_of(WOOD, 0.4, 0.4, 0.2, 0, species=0.7, allowed=(0, 1, 2)).name == "Quercus"
 
 
 def test_a_family_without_any_probability_is_not_named():

@@ -3,11 +3,12 @@ import csv
 import numpy as np
 import pytest
 
+from models.answer import AnswerModel
 from models.errors import DataError
 from tests.training.small import make_taxonomy, write_data
 from training.bundling.rejection import fit_features
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import calibrated_predictions
+from training.evaluation.predictions import score_pictures
 from training.suspects import COLUMNS, judge_labels, suspects_of, suspects_table, two_folds
 
 NUM_TAXA, NUM_FEATURES, NOISE = 20, 60, 1.0
@@ -99,7 +100,7 @@ def test_too_few_taxa_with_several_plants_are_one_clear_error(num_taxa):
 def answers(*rows, num_taxa=3):
     """Predictions of (label, probabilities of the taxa)."""
     logits = np.log([probabilities for _, probabilities in rows])
-    return calibrated_predictions(logits, np.array([label for label, _ in rows]), make_taxonomy(num_taxa), 1.0)
+    return score_pictures(logits, np.array([label for label, _ in rows]), AnswerModel(make_taxonomy(num_taxa), 1.0))
 
 
 def test_a_taxon_is_suggested_from_its_own_self_confidence():

@@ -20,15 +20,15 @@ from training.bundling.tables import FittedTables, LabeledOutputs, TableData, fi
 from training.bundling.temperature import fit_temperature
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.answers import coverage_figures, score_pictures
+from training.evaluation.answers import coverage_figures
 from training.evaluation.pictures import PictureFiles, Pictures, pictures_of
 from training.evaluation.predictions import (
     Outputs,
     Predictions,
     Rows,
-    calibrated_predictions,
     chosen_rows,
     one_picture_each,
+    score_pictures,
 )
 from training.evaluation.split_metrics import SplitMetrics, split_metrics
 
@@ -146,7 +146,7 @@ def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapp
     )
     judged = None
     if strangers is not None:
-        known = score_pictures(network.outputs(test), test.labels, model)
+        known = network.outputs(test).score(model, test.labels)
         judged = judge_strangers(strangers.choose(strangers.names.judges_M), known, model)
         metrics += _stranger_metrics(judged)
     coverages = []
@@ -232,12 +232,13 @@ def _place_metrics(
     records, has_place = records_of(test.manifest, test.rows)
     if place is None or not len(records):
         return []
-    chosen, taxonomy, data = np.flatnonzero(has_place), test.manifest.taxonomy, f"{test.name}, those with a place"
+    chosen, data = np.flatnonzero(has_place), f"{test.name}, those with a place"
+    models = [AnswerModel(test.manifest.taxonomy, divisor) for divisor in (temperature, place.rule.temperature)]
     rows, labels = chosen_rows(network.outputs(test).logits, chosen), test.labels[chosen]
-    placed = placed_rows(rows, ratios(place.prior, records), place.rule, taxonomy, temperature)
+    placed = placed_rows(rows, ratios(place.prior, records), place.rule, models[0])
     metrics = []
-    for name, logits, divisor in (("off", rows, temperature), ("on", placed, place.rule.temperature)):
-        found = split_metrics(calibrated_predictions(logits, labels, taxonomy, divisor))
+    for name, logits, model in zip(("off", "on"), (rows, placed), models, strict=True):
+        found = split_metrics(score_pictures(logits, labels, model))
         metrics.append(metric(f"top1_taxon_place_{name}", found.top1_taxon, data))
         metrics.append(metric(f"ece_place_{name}", found.ece, data))
     return metrics

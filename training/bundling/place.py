@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from models.answer import AnswerModel, add_place
+from models.arrays import Columns, Flags
 from models.calibration import ConformalTable, conformal_table_of
 from models.metrics import Whole
 from models.place import SIDES_KM, CellCounts, PlacePrior, PlaceRule, Where, band_at, cells_at
@@ -21,7 +23,7 @@ from models.taxonomy import Taxonomy
 from training.bundling.temperature import fit_temperature
 from training.bundling.thresholds import fit_thresholds
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import Columns, ComputedRows, Flags, Rows, calibrated_predictions, chosen_rows
+from training.evaluation.predictions import ComputedRows, Rows, chosen_rows, score_pictures
 
 LEAST_RECORDS: Final = 1_000
 """Training pictures with a place that a prior needs."""
@@ -171,6 +173,7 @@ def fit_place(
     `kept_N` says which plants reach the cutoffs, `prior_T` is the share of each taxon among the training pictures, and
     `fixed` has thresholds that are not fitted.
     """
+    model = AnswerModel(taxonomy, temperature)
     records, with_place = data.records, np.flatnonzero(data.has_place_N)
     if len(records) < LEAST_PLANTS:
         return None
@@ -180,10 +183,8 @@ def fit_place(
     own, own_labels = logits_NO[with_place[some]], labels_N[with_place[some]]
 
     def measure(rule: PlaceRule | None) -> tuple[Floats, float]:
-        rows = [
-            own if rule is None else placed_rows(own, each, rule, taxonomy, temperature) for each in (here, exchanged)
-        ]
-        found, elsewhere = (calibrated_predictions(each, own_labels, taxonomy, temperature) for each in rows)
+        rows = [own if rule is None else placed_rows(own, each, rule, model) for each in (here, exchanged)]
+        found, elsewhere = (score_pictures(each, own_labels, model) for each in rows)
         return -np.log(np.maximum(found.right_N, 1e-12)), float(elsewhere.top_k_hits(1).mean())
 
     best = choose_rule(measure)
@@ -192,10 +193,10 @@ def fit_place(
     others = np.arange(1, len(records), 2)
     plants = with_place[others]
     logits, labels = chosen_rows(logits_NO, plants), labels_N[plants]
-    rows = placed_rows(logits, ratios(data.prior, records.subset(others)), best, taxonomy, temperature)
+    rows = placed_rows(logits, ratios(data.prior, records.subset(others)), best, model)
     sharpened = fit_temperature(rows, labels, taxonomy, np.arange(len(labels)))
-    alone = calibrated_predictions(logits, labels, taxonomy, temperature)
-    found = calibrated_predictions(rows, labels, taxonomy, sharpened)
+    alone = score_pictures(logits, labels, model)
+    found = score_pictures(rows, labels, AnswerModel(taxonomy, sharpened))
     fitted = fit_thresholds(found.subset(kept_N[plants]).rank_scores, fixed)
     rule = replace(best, temperature=sharpened, thresholds=fitted.thresholds, promises=fitted.promises)
     conformal = conformal_table_of(found.right_N, found.taxon_labels_N, prior_T)
@@ -214,12 +215,6 @@ def ratios(prior: PlacePrior, records: Records) -> Rows:
     return ComputedRows((len(places), num_taxa), read)
 
 
-def placed_rows(logits: Rows, ratios: Rows, rule: PlaceRule, taxonomy: Taxonomy, temperature: float) -> Rows:
-    """Logits to which the place of each row is added, as an answer does; computed when they are read."""
-
-    def read(chosen: slice | Whole) -> Floats:
-        factors_NT = rule.log_factors(ratios[chosen])
-        shift_NO = temperature * factors_NT[:, taxonomy.taxon_of_output]
-        return np.asarray(logits[chosen] + shift_NO, dtype=np.float32)
-
-    return ComputedRows(logits.shape, read)
+def placed_rows(logits: Rows, ratios: Rows, rule: PlaceRule, model: AnswerModel) -> Rows:
+    """Logits to which the place of each row is added; computed when they are read."""
+    return ComputedRows(logits.shape, lambda chosen: add_place(logits[chosen], ratios[chosen], rule, model))

@@ -23,12 +23,12 @@ from msgspec.structs import replace
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from models.arrays import Columns, Flags
 from models.calibration import FeatureTable, LogisticHead, log_odds, unit_length
 from models.metrics import Whole
 from models.ranking import Floats
 from models.taxonomy import Groups
-from training.evaluation.answers import head_scores
-from training.evaluation.predictions import Columns, Flags, Rows, chunks
+from training.evaluation.predictions import Rows, chunks
 from training.evaluation.split_metrics import auroc, cutoff
 
 MOST_DIMENSIONS: Final = 256
@@ -155,7 +155,10 @@ class HeadInputs(Columns, frozen=True):
 
     def scores(self, head: LogisticHead) -> Floats:
         """Returns the score of each picture."""
-        return head_scores(head, self.features, self.confidence, self.distance)
+        parts = chunks(*self.features.shape)
+        return np.concatenate(
+            [head.scores(self.features[part], self.confidence[part], self.distance[part]) for part in parts]
+        )
 
 
 class FittedHead(msgspec.Struct, frozen=True):

@@ -20,14 +20,14 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from models.answer import AnswerModel
+from models.answer import AnswerModel, decide
+from models.arrays import Columns, Flags
 from models.errors import DataError
 from models.metrics import Share, Whole, share
-from models.ranking import RANKS
 from models.taxonomy import Taxonomy, taxon_id_from_name
 from training.dataset.names import genus_families, parse_name
-from training.evaluation.answers import PictureScores, score_pictures, stranger_figures, verdicts_of
-from training.evaluation.predictions import Columns, Flags, Outputs, Predictions, calibrated_predictions
+from training.evaluation.answers import stranger_figures
+from training.evaluation.predictions import Outputs, Predictions
 
 JUDGING: Final = 0.25
 """Share of the genera whose photographs judge the bundle."""
@@ -120,9 +120,9 @@ class Strangers(msgspec.Struct, frozen=True):
         """Returns some of them, without reading them."""
         return replace(self, outputs=self.outputs.choose(np.flatnonzero(chosen)), names=self.names.subset(chosen))
 
-    def predictions(self, taxonomy: Taxonomy, temperature: float) -> Predictions:
-        """Returns the calibrated predictions; a name is right at the ranks at which the bundle knows the plant."""
-        found = calibrated_predictions(self.outputs.logits, self.names.label_M, taxonomy, temperature)
+    def predictions(self, model: AnswerModel) -> Predictions:
+        """Returns their scores; a name is right at the ranks at which the bundle knows the plant."""
+        found = self.outputs.score(model, self.names.label_M)
         known_MR = np.stack([np.zeros_like(self.names.near_M), self.names.near_M, self.names.kin_M], axis=1)
         return replace(found, rank_right_NR=found.rank_right_NR & known_MR)
 
@@ -146,12 +146,6 @@ def _drawn(names: StrangerNames, among_M: Flags, number: int) -> Flags:
     return chosen_M
 
 
-def joined(plants: Predictions, strangers: Predictions) -> Predictions:
-    """Joins the predictions for calibration plants and for strangers."""
-    fields = plants.__struct_fields__
-    return Predictions(*(np.concatenate([getattr(each, name) for each in (plants, strangers)]) for name in fields))
-
-
 class JudgedStrangers(msgspec.Struct, frozen=True):
     """What becomes of strangers whose genera no fit has seen."""
 
@@ -166,12 +160,12 @@ class JudgedStrangers(msgspec.Struct, frozen=True):
     """Other species of known genera that get a wrong name, at any rank; None without any."""
 
 
-def judge_strangers(strangers: Strangers, known: PictureScores, model: AnswerModel) -> JudgedStrangers:
+def judge_strangers(strangers: Strangers, known: Predictions, model: AnswerModel) -> JudgedStrangers:
     """Follows strangers to their verdicts; `known` are the scores of known plants."""
-    scores = score_pictures(strangers.outputs, strangers.names.label_M, model)
-    scores = replace(scores, found=strangers.predictions(model.taxonomy, model.temperature))
+    scores = strangers.predictions(model)
     figures = stranger_figures("familiarity", known, scores.subset(~strangers.names.near_M), model)
-    near = verdicts_of(scores.subset(strangers.names.near_M), model)
-    wrong = int((np.isin(near.rank_N, RANKS) & ~near.right_N).sum())
-    near_wrong = share(wrong, len(near.rank_N)) if len(near.rank_N) else None
+    near = scores.subset(strangers.names.near_M)
+    decisions = decide(near, model)
+    wrong = int((decisions.named_N & ~near.right_names(decisions)).sum())
+    near_wrong = share(wrong, len(near.rows)) if len(near.rows) else None
     return JudgedStrangers(strangers.data, figures.auroc, figures.named_species, figures.named, near_wrong)

@@ -5,12 +5,13 @@ Letters in names: N calibration plants, one picture each; M pictures without a p
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from models.answer import AnswerModel, decide
+from models.arrays import Flags
 from models.calibration import (
     Calibration,
     ConformalTable,
@@ -22,7 +23,7 @@ from models.calibration import (
     conformal_table_of,
 )
 from models.metrics import Share, Whole, share
-from models.ranking import RANKS, Floats, MistakenTaxa, Promises, Rank
+from models.ranking import Floats, MistakenTaxa, Promises, Rank
 from models.taxonomy import Taxonomy
 from training.bundling.look_alikes import look_alikes
 from training.bundling.place import FittedPlace, PlaceData, fit_place
@@ -34,18 +35,9 @@ from training.bundling.rejection import (
     fit_features,
     fit_head,
 )
-from training.bundling.strangers import Strangers, drawn_among, joined
+from training.bundling.strangers import Strangers, drawn_among
 from training.bundling.thresholds import MIN_NAMED, FittedThresholds, fit_thresholds, mistaken_taxa
-from training.evaluation.answers import distances
-from training.evaluation.predictions import (
-    ComputedRows,
-    Flags,
-    Outputs,
-    Predictions,
-    Rows,
-    calibrated_predictions,
-    named,
-)
+from training.evaluation.predictions import ComputedRows, Outputs, Predictions, Rows, score_pictures
 from training.evaluation.split_metrics import auroc
 
 
@@ -149,12 +141,12 @@ class _Familiarity(msgspec.Struct, frozen=True):
     table: FamiliarityTable | None = None
     head: LogisticHead | None = None
 
-    def keeps(self, pictures: HeadInputs) -> Flags:
-        """Whether each picture shows a plant that may be named."""
+    def scores(self, pictures: HeadInputs) -> Floats:
+        """Returns the familiarity of each picture."""
         if self.head is not None:
-            return np.asarray(pictures.scores(self.head) >= self.cutoff)
+            return pictures.scores(self.head)
         assert self.table is not None
-        return np.asarray(self.table.scores(pictures.confidence, pictures.distance) >= self.cutoff)
+        return self.table.scores(pictures.confidence, pictures.distance)
 
 
 def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float]) -> FittedTables:
@@ -168,25 +160,26 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     """
     taxonomy = data.taxonomy
     table = fit_features(data.training_features, taxonomy.taxon_of_output[data.training_labels], taxonomy.genera)
-    see = partial(_see, taxonomy=taxonomy, temperature=temperature, table=table)
-    found, known = see(data.calibration.outputs, labels=data.calibration.labels)
-    validation = None if data.validation is None else see(data.validation.outputs, labels=data.validation.labels)
+    model = AnswerModel(taxonomy, temperature, calibration=Calibration(features=table))
+    found, known = _see(model, data.calibration.outputs, data.calibration.labels)
+    validation = None if data.validation is None else _see(model, data.validation.outputs, data.validation.labels)
     head = things = strangers = without_taxa = left_out = rejection = None
     if data.negatives is not None and validation is not None:
-        things = see(data.negatives)
+        things = _see(model, data.negatives)
         head = fit_head(validation[1], things[1], data.negative_groups)
     if data.strangers is not None and validation is not None:
-        strangers = data.strangers.predictions(taxonomy, temperature), see(data.strangers.outputs)[1]
+        found_M = data.strangers.predictions(model)
+        strangers = found_M, _head_inputs(found_M, data.strangers.outputs)
         familiar = _fit_known_head(data.strangers, strangers[1], known, validation[1])
     else:
-        without_taxa = _as_strangers(data, known, table, temperature)
-        familiar = _fit_familiarity(known, without_taxa)
+        without_taxa = _as_strangers(data, known, table, model)
+        familiar = _fit_familiarity(known, None if without_taxa is None else without_taxa[1])
     kept_N = (familiar.known_N >= familiar.cutoff) & _accepts(head, known)
     plants = found.subset(kept_N)
     if data.strangers is not None and strangers is not None:
         drawn_M = drawn_among(data.strangers.names, len(found.rows))
         kept_M = drawn_M & (familiar.others_M >= familiar.cutoff) & _accepts(head, strangers[1])
-        plants = joined(plants, strangers[0].subset(kept_M))
+        plants = Predictions.join((plants, strangers[0].subset(kept_M)))
     mistaken_T = _mistaken_taxa(validation, found, "species" in fixed, len(taxonomy.taxa))
     thresholds = fit_thresholds(plants.rank_scores, fixed, mistaken_T[plants.named_N])
     place = _fit_place(data, kept_N, temperature, fixed)
@@ -194,25 +187,34 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         thresholds = thresholds.without_promises()
         if place is not None:
             place = replace(place, rule=replace(place.rule, promises=Promises()))
+    mistaken = _mistaken(thresholds, mistaken_T, taxonomy)
+    cutoffs = Cutoffs(head.cutoff if head else 0.0, familiar.cutoff)
+    limits = AnswerModel(
+        taxonomy, temperature, thresholds.thresholds, calibration=Calibration(cutoffs=cutoffs), mistaken=mistaken
+    )
     if without_taxa is not None:
-        left_out = _left_out(data.data, familiar, head, without_taxa, thresholds)
+        left_out = _left_out(data.data, familiar, head, without_taxa, limits)
     if head is not None and things is not None:
-        rejection = _rejection(data.negatives_data, head, things[0], familiar.keeps(things[1]), thresholds)
+        judged = replace(things[0], plant_N=head.other_M, familiar_N=familiar.scores(things[1]))
+        rejection = _rejection(data.negatives_data, head, judged, limits)
     calibration = Calibration(
         **_candidate_tables(found, mistaken_T, data.prior_T),
         features=table,
         familiarity=familiar.table,
         plant_head=head.head if head else None,
         known_head=familiar.head,
-        cutoffs=Cutoffs(head.cutoff if head else 0.0, familiar.cutoff),
+        cutoffs=cutoffs,
         fitted_on=_fitted_on(data),
     )
-    mistaken = None
-    if thresholds.mistaken is not None:
-        ids = tuple(taxonomy.taxa[position].taxon_id for position in np.flatnonzero(mistaken_T))
-        mistaken = MistakenTaxa(ids, thresholds.mistaken.threshold, thresholds.mistaken.promise)
-    similar = look_alikes(found, taxonomy)
-    return FittedTables(calibration, thresholds, rejection, left_out, place, mistaken, similar)
+    return FittedTables(calibration, thresholds, rejection, left_out, place, mistaken, look_alikes(found, taxonomy))
+
+
+def _mistaken(thresholds: FittedThresholds, mistaken_T: Flags, taxonomy: Taxonomy) -> MistakenTaxa | None:
+    fitted = thresholds.mistaken
+    if fitted is None:
+        return None
+    ids = tuple(taxonomy.taxa[position].taxon_id for position in np.flatnonzero(mistaken_T))
+    return MistakenTaxa(ids, fitted.threshold, fitted.promise)
 
 
 def _accepts(head: FittedHead | None, pictures: HeadInputs) -> Flags:
@@ -220,12 +222,12 @@ def _accepts(head: FittedHead | None, pictures: HeadInputs) -> Flags:
     return np.ones(len(pictures), dtype=bool) if head is None else head.accepts(pictures)
 
 
-def _fit_familiarity(known: HeadInputs, without_taxa: tuple[HeadInputs, Floats] | None) -> _Familiarity:
+def _fit_familiarity(known: HeadInputs, without_taxa: HeadInputs | None) -> _Familiarity:
     """Fits familiarity where no strangers are at hand, on calibration plants alone."""
     table = FamiliarityTable(np.sort(known.confidence), np.sort(known.distance))
     known_N, others_M = table.scores(known.confidence, known.distance), np.zeros(0)
     if without_taxa is not None:
-        others_M = table.scores(without_taxa[0].confidence, without_taxa[0].distance)
+        others_M = table.scores(without_taxa.confidence, without_taxa.distance)
     return _Familiarity(familiar_cutoff(known_N, others_M), known_N, others_M, table=table)
 
 
@@ -270,14 +272,15 @@ def _left_out(
     data: str,
     familiar: _Familiarity,
     head: FittedHead | None,
-    without_taxa: tuple[HeadInputs, Floats],
-    thresholds: FittedThresholds,
+    without_taxa: tuple[Predictions, HeadInputs],
+    limits: AnswerModel,
 ) -> LeftOutPlants:
     """Judges the table of familiarity by calibration plants as if their taxa were unknown."""
-    inputs, score_N = without_taxa
-    named_N = (familiar.others_M >= familiar.cutoff) & named(score_N, thresholds.species.threshold)
-    named_N &= _accepts(head, inputs)
-    return LeftOutPlants(data, auroc(familiar.known_N, familiar.others_M), share(int(named_N.sum()), len(named_N)))
+    found, inputs = without_taxa
+    plant_N = None if head is None else inputs.scores(head.head)
+    decisions = decide(replace(found, plant_N=plant_N, familiar_N=familiar.others_M), limits)
+    named = share(decisions.count("species"), len(found.rows))
+    return LeftOutPlants(data, auroc(familiar.known_N, familiar.others_M), named)
 
 
 def _fitted_on(data: TableData) -> FittedOn:
@@ -308,40 +311,43 @@ def _fit_place(data: TableData, kept_N: Flags, temperature: float, fixed: Mappin
     )
 
 
-def _see(
-    outputs: Outputs, *, taxonomy: Taxonomy, temperature: float, table: FeatureTable, labels: Whole | None = None
-) -> tuple[Predictions, HeadInputs]:
-    """What the network and the table of distances say of some pictures; without labels, the first output is right."""
-    labels = np.zeros(len(outputs.logits), np.int64) if labels is None else labels
-    found = calibrated_predictions(outputs.logits, labels, taxonomy, temperature)
-    return found, HeadInputs(outputs.features[:], found.confidence_N, distances(table, outputs.features))
+def _see(model: AnswerModel, outputs: Outputs, labels: Whole | None = None) -> tuple[Predictions, HeadInputs]:
+    """What the network and the table of distances say of some pictures."""
+    found = outputs.score(model, labels)
+    return found, _head_inputs(found, outputs)
+
+
+def _head_inputs(found: Predictions, outputs: Outputs) -> HeadInputs:
+    assert found.distance_N is not None
+    return HeadInputs(outputs.features[:], found.confidence_N, found.distance_N)
 
 
 def _as_strangers(
-    data: TableData, known: HeadInputs, table: FeatureTable, temperature: float
-) -> tuple[HeadInputs, Floats] | None:
+    data: TableData, known: HeadInputs, table: FeatureTable, model: AnswerModel
+) -> tuple[Predictions, HeadInputs] | None:
     """What is seen of each calibration plant without its taxon, that is without its outputs and without its mean.
 
-    Also returns the score of its likeliest species; None if there is one taxon only.
+    None if there is one taxon only.
     """
     logits, labels, taxonomy = data.calibration.outputs.logits, data.calibration.labels, data.taxonomy
     trained_taxa_T = np.unique(taxonomy.taxon_of_output[data.training_labels])
     if len(trained_taxa_T) < 2 or len(taxonomy.taxa) < 2:
         return None
-    found = without_taxon(logits, labels, taxonomy, temperature)
+    found = without_taxon(logits, labels, model)
     distance_N = distances_to_others(table, trained_taxa_T, known.features, taxonomy.taxon_of_output[labels])
-    return HeadInputs(known.features, found.confidence_N, distance_N), found.rank_scores["species"].score_N
+    return found, HeadInputs(known.features, found.confidence_N, distance_N)
 
 
-def without_taxon(logits: Rows, labels: Whole, taxonomy: Taxonomy, temperature: float) -> Predictions:
+def without_taxon(logits: Rows, labels: Whole, model: AnswerModel) -> Predictions:
     """What the network says of each picture without the outputs of its taxon."""
-    taxon_N = taxonomy.taxon_of_output[labels]
+    taxon_of_output = model.taxonomy.taxon_of_output
+    taxon_N = taxon_of_output[labels]
 
     def read(chosen: slice | Whole) -> Floats:
-        own_NO = taxonomy.taxon_of_output == taxon_N[chosen, None]
+        own_NO = taxon_of_output == taxon_N[chosen, None]
         return np.where(own_NO, np.float32(-np.inf), logits[chosen])
 
-    return calibrated_predictions(ComputedRows(logits.shape, read), labels, taxonomy, temperature)
+    return score_pictures(ComputedRows(logits.shape, read), labels, model)
 
 
 def training_prior(labels: Whole, taxonomy: Taxonomy) -> Floats:
@@ -350,13 +356,8 @@ def training_prior(labels: Whole, taxonomy: Taxonomy) -> Floats:
     return np.asarray(counts_T / counts_T.sum())
 
 
-def _rejection(
-    data: str, head: FittedHead, found: Predictions, familiar_M: Flags, thresholds: FittedThresholds
-) -> Rejection:
+def _rejection(data: str, head: FittedHead, judged: Predictions, limits: AnswerModel) -> Rejection:
     """Follows each picture without a plant to its verdict, with the plant score of the fit that left it out."""
-    least = thresholds.thresholds
-    reaches_M = np.any([named(found.rank_scores[rank].score_N, getattr(least, rank)) for rank in RANKS], axis=0)
-    accepted_M = head.other_M >= head.cutoff
-    counts = accepted_M.sum(), (accepted_M & familiar_M & reaches_M).sum()
-    accepted, with_name = (share(int(count), len(reaches_M)) for count in counts)
+    counts = (head.other_M >= head.cutoff).sum(), decide(judged, limits).named_N.sum()
+    accepted, with_name = (share(int(count), len(judged.rows)) for count in counts)
     return Rejection(data, head.auroc, accepted, with_name)

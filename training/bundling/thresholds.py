@@ -16,9 +16,10 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.stats import binom
 
+from models.arrays import Flags
 from models.metrics import Whole
 from models.ranking import RANKS, Promise, Promises, Rank, Thresholds
-from training.evaluation.predictions import Flags, RankScores, named
+from training.evaluation.predictions import RankScores, named
 
 MAX_RISK: Final = 0.05
 CONFIDENCE: Final = 0.95

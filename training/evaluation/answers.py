@@ -1,7 +1,6 @@
 """Figures of the answers that the service gives with a bundle: verdicts, candidate sets, rejection, several pictures.
 
-`models/answer.py` answers one question at a time, which takes minutes for 75,000 pictures. Here the same formulas run
-over a few hundred kilobytes at a time. A distance comes from a product of matrices, so it may differ in its last bit.
+A distance comes from a product of matrices, so that of many pictures at once may differ in its last bit.
 
 Letters in names: N pictures, B pictures of one question, T taxa, O outputs.
 """
@@ -11,104 +10,18 @@ from typing import Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from models.answer import AnswerModel, picture_weights
-from models.calibration import CoverageKind, FeatureTable, LogisticHead
+from models.answer import AnswerModel, Decisions, Question, answer_plant, decide, probabilities
+from models.arrays import Flags
+from models.calibration import CoverageKind
 from models.metrics import NamesOfRank, Share, Whole, macro_mean, share
-from models.ranking import (
-    RANKS,
-    Floats,
-    Rank,
-    VerdictRank,
-    combine_pictures,
-    output_probabilities,
-    taxon_probabilities,
-)
-from training.evaluation.predictions import Flags, Outputs, Predictions, Rows, calibrated_predictions, chunks, named
+from models.ranking import RANKS, Rank
+from training.evaluation.predictions import Outputs, Predictions, Rows, chunks
 from training.evaluation.split_metrics import auroc, cutoff
 
 COVERAGES: Final = (0.8, 0.9, 0.95)
 NUM_PICTURES: Final = (1, 2, 3, 5)
 _MOST_QUESTIONS: Final = 2000
-
-
-class PictureScores(msgspec.Struct, frozen=True):
-    """The scores of some pictures, each alone."""
-
-    found: Predictions
-    plant_N: npt.NDArray[np.float64] | None
-    """Plant scores; None without a plant head."""
-    familiar_N: npt.NDArray[np.float64] | None
-    """None without a table of familiarity."""
-
-    def subset(self, chosen: Flags) -> "PictureScores":
-        """Returns those of some of the pictures."""
-        plant_N, familiar_N = (None if each is None else each[chosen] for each in (self.plant_N, self.familiar_N))
-        return PictureScores(self.found.subset(chosen), plant_N, familiar_N)
-
-
-class Verdicts(msgspec.Struct, frozen=True):
-    """The verdict on each picture alone."""
-
-    rank_N: npt.NDArray[np.str_]
-    """A `VerdictRank`."""
-    right_N: Flags
-    """Whether the verdict names the labeled taxon, its genus or its family; a verdict without a name is not right."""
-
-    def count(self, rank: VerdictRank) -> int:
-        """Returns the number of verdicts of this rank."""
-        return int((self.rank_N == rank).sum())
-
-
-def score_pictures(outputs: Outputs, labels_N: Whole, model: AnswerModel) -> PictureScores:
-    """Computes the scores of each picture; a label is the position of its output, any for pictures without one."""
-    tables = model.calibration
-    found = calibrated_predictions(outputs.logits, labels_N, model.taxonomy, model.temperature)
-    if tables.features is None:
-        return PictureScores(found, None, None)
-    distance_N = distances(tables.features, outputs.features)
-    plant_N, known_N = (
-        None if head is None else head_scores(head, outputs.features, found.confidence_N, distance_N)
-        for head in (tables.plant_head, tables.known_head)
-    )
-    if known_N is None and tables.familiarity is not None:
-        known_N = tables.familiarity.scores(found.confidence_N, distance_N)
-    return PictureScores(found, plant_N, known_N)
-
-
-def verdicts_of(scores: PictureScores, model: AnswerModel) -> Verdicts:
-    """Finds the verdict on each picture, by the rules of `models/answer.py` and `models/ranking.py`."""
-    num_pictures, cutoffs = len(scores.found.rows), model.calibration.cutoffs
-    rank_N, right_N = np.full(num_pictures, "uncertain", dtype="<U12"), np.zeros(num_pictures, dtype=bool)
-    open_N = np.ones(num_pictures, dtype=bool)
-    if cutoffs is not None and scores.plant_N is not None:
-        open_N &= scores.plant_N >= cutoffs.plant
-        rank_N[~open_N] = "not_a_plant"
-    if cutoffs is not None and scores.familiar_N is not None:
-        open_N &= scores.familiar_N >= cutoffs.familiar
-    for rank in RANKS:
-        best, threshold = scores.found.rank_scores[rank], getattr(model.thresholds, rank)
-        if rank == "species" and model.mistaken is not None:
-            threshold = np.where(model.is_mistaken[scores.found.named_N], model.mistaken.threshold, threshold)
-        named_N = open_N & named(best.score_N, threshold)
-        rank_N[named_N], right_N[named_N] = rank, best.right_N[named_N]
-        open_N &= ~named_N
-    return Verdicts(rank_N, right_N)
-
-
-def distances(table: FeatureTable, features: Rows) -> Floats:
-    """Returns the relative Mahalanobis++ distance of each picture, a few at a time."""
-    parts = chunks(len(features), max(features.shape[1], len(table.mean_TD)))
-    return np.concatenate([table.distances(features[part]) for part in parts])
-
-
-def head_scores(
-    head: LogisticHead, features: Rows, confidence_N: Floats, distance_N: Floats
-) -> npt.NDArray[np.float64]:
-    """Returns the score of each picture, a few at a time."""
-    parts = chunks(*features.shape)
-    return np.concatenate([head.scores(features[part], confidence_N[part], distance_N[part]) for part in parts])
 
 
 KINDS: Final[tuple[CoverageKind, ...]] = ("marginal", "macro")
@@ -151,13 +64,12 @@ class StrangerFigures(msgspec.Struct, frozen=True):
     """Those that it names as a species."""
 
 
-def verdict_figures(verdicts: Verdicts) -> VerdictFigures:
+def verdict_figures(decisions: Decisions, right_N: Flags) -> VerdictFigures:
     """Counts the verdicts by rank, and how many names are right."""
     by_rank = {
-        rank: NamesOfRank.of(int(verdicts.right_N[verdicts.rank_N == rank].sum()), verdicts.count(rank))
-        for rank in RANKS
+        rank: NamesOfRank.of(int(right_N[decisions.rank_N == rank].sum()), decisions.count(rank)) for rank in RANKS
     }
-    return VerdictFigures(len(verdicts.rank_N), by_rank, verdicts.count("uncertain"), verdicts.count("not_a_plant"))
+    return VerdictFigures(len(right_N), by_rank, decisions.count("uncertain"), decisions.count("not_a_plant"))
 
 
 def coverage_figures(logits: Rows, labels_N: Whole, model: AnswerModel) -> list[CoverageFigures]:
@@ -172,7 +84,7 @@ def coverage_figures(logits: Rows, labels_N: Whole, model: AnswerModel) -> list[
             least_T[model.is_mistaken] = other.least_conformity(coverage, kind)
     sizes, hits = np.empty((len(asked), len(logits))), np.empty((len(asked), len(logits)), dtype=bool)
     for part in chunks(*logits.shape):
-        taxa_NT = taxon_probabilities(output_probabilities(logits[part], model.temperature), model.taxonomy)
+        taxa_NT = probabilities(logits[part], model)
         conformity_NT = taxa_NT / table.prior_T
         right_N = conformity_NT[np.arange(len(taxa_NT)), labels_N[part]]
         is_best_N = conformity_NT.argmax(axis=1) == labels_N[part]
@@ -187,21 +99,23 @@ def coverage_figures(logits: Rows, labels_N: Whole, model: AnswerModel) -> list[
 
 
 def stranger_figures(
-    score: Literal["plant score", "familiarity"], known: PictureScores, strangers: PictureScores, model: AnswerModel
+    score: Literal["plant score", "familiarity"], known: Predictions, strangers: Predictions, model: AnswerModel
 ) -> StrangerFigures:
     """Measures how well strangers are told from known plants, by a score if the bundle has it."""
-    name, verdicts, num_strangers = str(score), verdicts_of(strangers, model), len(strangers.found.rows)
+    name = str(score)
+    decisions = decide(strangers, model)
+    num_strangers = len(strangers.rows)
     known_N, strangers_N = known.familiar_N, strangers.familiar_N
     if score == "plant score":
         known_N, strangers_N = known.plant_N, strangers.plant_N
     if known_N is None or strangers_N is None:
-        name, known_N, strangers_N = "largest softmax", known.found.confidence_N, strangers.found.confidence_N
+        name, known_N, strangers_N = "largest softmax", known.confidence_N, strangers.confidence_N
     return StrangerFigures(
         score=name,
         auroc=auroc(known_N, strangers_N),
         fpr95=share(int((strangers_N >= cutoff(known_N)).sum()), num_strangers),
-        named=share(sum(verdicts.count(rank) for rank in RANKS), num_strangers),
-        named_species=share(verdicts.count("species"), num_strangers),
+        named=share(int(decisions.named_N.sum()), num_strangers),
+        named_species=share(decisions.count("species"), num_strangers),
     )
 
 
@@ -214,24 +128,19 @@ class SeveralPictures(msgspec.Struct, frozen=True):
     """Questions whose most likely taxon is right."""
 
 
-def several_pictures(logits: Rows, scores: PictureScores, model: AnswerModel) -> list[SeveralPictures]:
-    """Measures questions of 1, 2, 3 and 5 pictures; the plant scores say how much each picture counts.
+def several_pictures(outputs: Outputs, taxa_N: Whole, model: AnswerModel) -> list[SeveralPictures]:
+    """Measures questions of 1, 2, 3 and 5 pictures, whose right taxa are at these positions.
 
     Every picture opens one question of each size, at most 2,000 of a size; the others are drawn from the same taxon.
     The questions of one picture nest, so that the sizes are compared on the same pictures. Taxa with fewer than 5
     pictures are left out.
     """
-    questions, cutoffs = _questions(scores.found.taxon_labels_N), model.calibration.cutoffs
-    found = []
+    questions, found = _questions(taxa_N), []
     for size in NUM_PICTURES if questions else ():
         hits = 0
         for chosen in (question[:size] for question in questions):
-            weight_B = np.full(size, 1 / size)
-            if scores.plant_N is not None and cutoffs is not None:
-                weight_B = picture_weights(scores.plant_N[chosen], cutoffs.plant)
-            combined_O = combine_pictures(logits[chosen], weight_B)
-            taxa_T = taxon_probabilities(output_probabilities(combined_O, model.temperature), model.taxonomy)
-            hits += int(taxa_T.argmax() == scores.found.taxon_labels_N[chosen[0]])
+            answer = answer_plant(outputs.logits[chosen], outputs.features[chosen], model, Question(top_k=1))
+            hits += answer.taxa[0].taxon is model.taxonomy.taxa[taxa_N[chosen[0]]]
         found.append(SeveralPictures(size, share(hits, len(questions))))
     return found
 
@@ -274,17 +183,14 @@ def judge_answers(
     unknown: Outputs | None = None,
 ) -> ServedAnswers:
     """Measures the answers to pictures of known plants, of things without a plant, and of unknown plants."""
-    scores = score_pictures(known, labels_N, model)
-
-    def scores_of(outputs: Outputs) -> PictureScores:
-        return score_pictures(outputs, np.zeros(len(outputs.logits), dtype=np.int64), model)
-
+    scores = known.score(model, labels_N)
+    decisions = decide(scores, model)
     return ServedAnswers(
-        verdicts=verdict_figures(verdicts_of(scores, model)),
-        candidates=coverage_figures(known.logits, scores.found.taxon_labels_N, model),
-        several_pictures=several_pictures(known.logits, scores, model),
-        things=stranger_figures("plant score", scores, scores_of(things), model) if things else None,
-        unknown=stranger_figures("familiarity", scores, scores_of(unknown), model) if unknown else None,
+        verdicts=verdict_figures(decisions, scores.right_names(decisions)),
+        candidates=coverage_figures(known.logits, scores.taxon_labels_N, model),
+        several_pictures=several_pictures(known, scores.taxon_labels_N, model),
+        things=stranger_figures("plant score", scores, things.score(model), model) if things else None,
+        unknown=stranger_figures("familiarity", scores, unknown.score(model), model) if unknown else None,
     )
 
 

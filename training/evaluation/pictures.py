@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import track
 
+from models.answer import AnswerModel
 from models.cores import cores
 from models.errors import DataError, PictureError
 from models.metrics import Whole
@@ -30,8 +31,8 @@ from training.evaluation.predictions import (
     Plants,
     Predictions,
     Rows,
-    calibrated_predictions,
     plants_of,
+    score_pictures,
     store_outputs,
 )
 from training.evaluation.provenance import OTHER_DATA
@@ -98,8 +99,8 @@ class Pictures(msgspec.Struct, frozen=True, eq=False):
 
     def predictions(self, logits: Rows, temperature: float) -> Predictions:
         """Returns the calibrated predictions for the logits of these pictures."""
-        taxonomy, rows = self.manifest.taxonomy, self.rows
-        return calibrated_predictions(logits, self.labels, taxonomy, temperature, rows=rows, plants=self.plants)
+        model = AnswerModel(self.manifest.taxonomy, temperature)
+        return score_pictures(logits, self.labels, model, rows=self.rows, plants=self.plants)
 
     def pixels(self) -> Iterator[Pixels]:
         """Yields the network input of some pictures at a time, shape (batch, 3, height, width)."""

@@ -3,41 +3,30 @@
 Logits and features lie on disk, and a few rows are read at a time: logits of 75,000 pictures and 5,337 outputs take
 1.6 GB.
 
-Letters in names: N pictures, O outputs, T taxa, G genera or families, R ranks.
+Letters in names: N pictures, O outputs, T taxa, R ranks.
 """
 
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
+from msgspec.structs import asdict
 
+from models.answer import AnswerModel, Decisions, Scores, score
+from models.arrays import Columns, Flags
 from models.metrics import Whole, num_rivals
-from models.ranking import (
-    RANKS,
-    Floats,
-    Rank,
-    group_scores,
-    harm_left_out,
-    name_of_taxon,
-    output_probabilities,
-    taxon_probabilities,
-)
+from models.ranking import RANKS, Floats, Rank, name_of_taxon
 from models.session import NetworkOutput
-from models.taxonomy import Groups, Taxonomy
 from training.dataset.manifest import Manifest
 
 _VALUES_AT_ONCE: Final = 2**18  # 2 MB as float64, which a processor's cache holds; larger chunks are slower
 NO_NAME: Final = -1.0
 """Score of a picture without a name of the rank, below every threshold."""
-
-
-Flags = npt.NDArray[np.bool_]
 
 
 class Rows(Protocol):
@@ -113,6 +102,11 @@ class Outputs(NamedTuple):
     features: Rows
     """Pooled features of the same pictures."""
 
+    def score(self, model: AnswerModel, labels: Whole | None = None) -> "Predictions":
+        """Returns the scores of the pictures; labels are positions of outputs, by default any."""
+        labels = np.zeros(len(self.logits), np.int64) if labels is None else labels
+        return score_pictures(self.logits, labels, model, self.features)
+
     def choose(self, positions: Whole) -> "Outputs":
         """Returns some of the pictures, without reading them."""
         return Outputs(chosen_rows(self.logits, positions), chosen_rows(self.features, positions))
@@ -160,14 +154,6 @@ def one_picture_each(plants_N: Plants, seed: int = 0) -> Whole:
     return np.sort(order[first])
 
 
-class Columns(msgspec.Struct, frozen=True):
-    """Arrays with a row for each picture."""
-
-    def subset(self, chosen: Flags | Whole) -> Self:
-        """Returns the rows of some of the pictures."""
-        return type(self)(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
-
-
 class RankScores(Columns, frozen=True):
     """The best name of one rank, for each picture."""
 
@@ -185,35 +171,8 @@ def named(score_N: Floats, threshold: float | Floats) -> Flags:
     return np.asarray((score_N >= threshold) & (np.asarray(threshold) < 1) & (score_N > 0))
 
 
-def rank_scores(taxa_NT: Floats, labels_N: Whole, taxonomy: Taxonomy) -> dict[Rank, RankScores]:
-    """Returns the best name of each rank, as a verdict would choose it (`models/ranking.py`).
-
-    Neither a taxon of rank genus as a species nor a name that leaves out a harmful genus is ever named. If the labeled
-    taxon has no genus, or its family is unknown, every name of that rank counts as wrong.
-    """
-    is_species_T = np.array([taxon.rank == "species" for taxon in taxonomy.taxa])
-    genera, families = (_named_groups(taxa_NT, groups) for groups in (taxonomy.genera, taxonomy.families))
-    scores: dict[Rank, Floats] = {"species": taxa_NT, "genus": genera, "family": families}
-    found = {}
-    for rank, name_T in name_of_taxon(taxonomy).items():
-        best_N, score_N = scores[rank].argmax(axis=1), scores[rank].max(axis=1)
-        right_N = (best_N == name_T[labels_N]) & (score_N > NO_NAME)
-        if rank == "species":
-            score_N = np.where(is_species_T[best_N], score_N, NO_NAME)
-        for _, _, left_out_N in harm_left_out(genera, rank, best_N, taxonomy):
-            score_N = np.where(left_out_N, NO_NAME, score_N)
-        found[rank] = RankScores(score_N, right_N)
-    return found
-
-
-def _named_groups(taxa_NT: Floats, groups: Groups) -> Floats:
-    scores_NG = group_scores(taxa_NT, groups)
-    scores_NG[:, [not name for name in groups.names]] = NO_NAME  # taxa whose genus or family is unknown
-    return scores_NG
-
-
-class Predictions(Columns, frozen=True):
-    """The calibrated prediction for each picture, and its label."""
+class Predictions(Scores, frozen=True):
+    """The scores of each picture, and its label."""
 
     rows: Whole
     """Rows of the manifest, shape (N,)."""
@@ -223,20 +182,14 @@ class Predictions(Columns, frozen=True):
     """Position of the labeled taxon."""
     plants_N: Plants
     """Number of the plant that the picture shows."""
-    named_N: Whole
-    """Position of the most likely taxon."""
-    confidence_N: npt.NDArray[np.float64]
-    """Its probability."""
     right_N: Floats
     """Probability of the labeled taxon."""
     output_rivals_N: Whole
     """Number of other outputs that are at least as likely as the labeled one."""
     taxon_rivals_N: Whole
     """Number of other taxa that are at least as likely as the labeled one."""
-    rank_score_NR: Floats
-    """Probability of the best species, genus and family, as in `RankScores`."""
     rank_right_NR: Flags
-    """Whether each of these is the name of the labeled taxon."""
+    """Whether the most likely name of each rank is that of the labeled taxon; never if that has none."""
 
     @property
     def hits(self) -> Flags:
@@ -247,44 +200,57 @@ class Predictions(Columns, frozen=True):
         """Whether the labeled taxon is among the k most likely; ties count as misses."""
         return np.asarray(self.taxon_rivals_N < k)
 
+    def right_names(self, decisions: Decisions) -> Flags:
+        """Whether each verdict names the labeled taxon, its genus or its family."""
+        return np.asarray(((decisions.rank_N[:, None] == np.array(RANKS)) & self.rank_right_NR).any(axis=1))
+
     @property
     def rank_scores(self) -> dict[Rank, RankScores]:
         """The best name of each rank."""
-        return {
-            rank: RankScores(self.rank_score_NR[:, index], self.rank_right_NR[:, index])
-            for index, rank in enumerate(RANKS)
-        }
+        score_NR = np.where(self.may_name_NR, self.score_NR, NO_NAME)
+        return {rank: RankScores(score_NR[:, at], self.rank_right_NR[:, at]) for at, rank in enumerate(RANKS)}
 
 
-def calibrated_predictions(
+def score_pictures(
     logits: Rows,
     labels: Whole,
-    taxonomy: Taxonomy,
-    temperature: float,
+    model: AnswerModel,
+    features: Rows | None = None,
     *,
     rows: Whole | None = None,
     plants: Plants | None = None,
 ) -> Predictions:
-    """Converts logits to probabilities with the functions that the service uses, a few pictures at a time.
+    """Scores pictures as the service does, each alone and a few at a time.
 
-    Labels are positions of outputs, and rows those of the manifest. By default every picture shows another plant.
+    Without features no picture has a plant score, a familiarity or a distance, whatever tables the model has. Labels
+    are positions of outputs, and rows those of the manifest. By default every picture shows another plant.
     """
-    taxa = taxonomy.taxon_of_output[labels]
-    found = []
-    for part in chunks(*logits.shape):
-        outputs_NO = output_probabilities(logits[part], temperature)
-        taxa_NT, taxa_N = taxon_probabilities(outputs_NO, taxonomy), taxa[part]
-        ranks = rank_scores(taxa_NT, taxa_N, taxonomy)
-        of_part = (
-            taxa_NT.argmax(axis=1),
-            taxa_NT.max(axis=1),
-            taxa_NT[np.arange(len(taxa_N)), taxa_N],
-            num_rivals(outputs_NO, labels[part]),
-            num_rivals(taxa_NT, taxa_N),
-            np.stack([ranks[rank].score_N for rank in RANKS], axis=1),
-            np.stack([ranks[rank].right_N for rank in RANKS], axis=1),
-        )  # the last fields of `Predictions`
-        found.append(of_part)
-    columns = (np.concatenate(column) for column in zip(*found, strict=True))
+    taxonomy = model.taxonomy
+    width = logits.shape[1]
+    if features is None:
+        model = AnswerModel(taxonomy, model.temperature)
+    else:
+        width = max(width, features.shape[1])
     every = np.arange(len(labels))
-    return Predictions(every if rows is None else rows, labels, taxa, every if plants is None else plants, *columns)
+    rows = every if rows is None else rows
+    plants = every if plants is None else plants
+    names_TR = np.stack(list(name_of_taxon(taxonomy).values()), axis=1)
+    found = []
+    for part in chunks(len(logits), width):
+        logits_NO = logits[part]
+        taxa_NT, scores = score(logits_NO, logits_NO if features is None else features[part], model)
+        taxa_N = taxonomy.taxon_of_output[labels[part]]
+        found.append(
+            Predictions(
+                **asdict(scores),
+                rows=rows[part],
+                labels_N=labels[part],
+                taxon_labels_N=taxa_N,
+                plants_N=plants[part],
+                right_N=taxa_NT[np.arange(len(taxa_N)), taxa_N],
+                output_rivals_N=num_rivals(logits_NO, labels[part]),
+                taxon_rivals_N=num_rivals(taxa_NT, taxa_N),
+                rank_right_NR=(scores.position_NR == names_TR[taxa_N]) & (scores.score_NR >= 0),
+            )
+        )
+    return Predictions.join(found)

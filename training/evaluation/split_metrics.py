@@ -12,6 +12,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import mannwhitneyu
 
+from models.arrays import Flags
 from models.metrics import (
     Confusion,
     ReliabilityBin,
@@ -27,7 +28,7 @@ from models.metrics import (
 from models.ranking import Floats, Rank
 from models.taxonomy import Taxonomy
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import Flags, Predictions, RankScores
+from training.evaluation.predictions import Predictions, RankScores
 
 KEPT_SHARE: Final = 0.95
 """Share of the plants whose score reaches the cutoff."""

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from models.answer import AnswerModel
 from models.calibration import Calibration
 from models.errors import BundleError
 from models.place import Where
@@ -25,14 +26,14 @@ from training.bundling.evaluated_network import EvaluatedNetwork, _table_data, p
 from training.bundling.tables import FittedTables
 from training.bundling.thresholds import FittedThreshold, FittedThresholds
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import Outputs, calibrated_predictions
+from training.evaluation.predictions import Outputs, score_pictures
 
 
 def predictions(named, labels=None):
     """Predictions over five taxa, with these taxa as the most likely."""
     logits = 2 * np.eye(5, dtype=np.float32)[named]
     labels = np.zeros(len(named), dtype=np.int64) if labels is None else np.asarray(labels)
-    return calibrated_predictions(logits, labels, make_taxonomy(5), temperature=1.0)
+    return score_pictures(logits, labels, AnswerModel(make_taxonomy(5), 1.0))
 
 
 def test_fp16_may_disagree_once_in_a_thousand_over_all_pictures():

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from models.answer import AnswerModel
 from tests.models.tiny import genus_only, species, taxonomy_of
 from tests.training.bundling.drawn_outputs import NUM_FEATURES, TAXONOMY, table_data
 from training.bundling.look_alikes import look_alikes
 from training.bundling.tables import LabeledOutputs, fit_tables
-from training.evaluation.predictions import Outputs, calibrated_predictions
+from training.evaluation.predictions import Outputs, score_pictures
 
 NAMES = ("Toxicodendron radicans", "Parthenocissus quinquefolia", "Vitis riparia", "Planta una", "Planta altera")
 IVY, CREEPER, GRAPE, UNA, ALTERA = NAMES
@@ -24,7 +25,7 @@ def found(taken, per_taxon=20, taxonomy=PLANTS):
         still = np.flatnonzero((labels == names.index(right)) & (ranked_first == labels))
         ranked_first[still[:number]] = names.index(other)
     logits = 9 * np.eye(len(names), dtype=np.float32)[ranked_first]
-    by_id = look_alikes(calibrated_predictions(logits, labels, taxonomy, 1.0), taxonomy)
+    by_id = look_alikes(score_pictures(logits, labels, AnswerModel(taxonomy, 1.0)), taxonomy)
     name_of = {taxon.taxon_id: taxon.scientific_name for taxon in taxonomy.taxa}
     return {name_of[one]: [name_of[other] for other in others] for one, others in by_id.items()}
 

@@ -29,7 +29,7 @@ from training.bundling.place import (
 from training.bundling.tables import fit_tables
 from training.bundling.thresholds import fit_thresholds
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import rank_scores
+from training.evaluation.predictions import score_pictures
 
 NUM_TAXA, NUM_PLANTS = 20, 1500
 TAXONOMY = taxonomy_of(*(species(f"Rosa t{number:02}", "Rosaceae") for number in range(NUM_TAXA)))
@@ -120,7 +120,7 @@ def test_fitted_tables_are_those_of_answers_with_a_place():
     table = conformal_table_of(scores_NT[np.arange(500), taxon_N], taxon_N, np.full(NUM_TAXA, 1 / NUM_TAXA))
     assert found.conformal.conformity_N == pytest.approx(table.conformity_N, rel=1e-4)
     assert found.conformal.num_plants_T.tolist() == table.num_plants_T.tolist()
-    ranks = rank_scores(scores_NT, taxon_N, twice)
+    ranks = score_pictures(np.log(scores_NT), taxon_N, AnswerModel(TAXONOMY, 1.0)).rank_scores
     of_kept, of_all = (
         fit_thresholds({rank: scores.subset(chosen) for rank, scores in ranks.items()})
         for chosen in (kept_N, np.ones(500, bool))

@@ -1,94 +1,32 @@
-from unittest import mock
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from models.answer import AnswerModel, Question, answer_plant
+from models.answer import AnswerModel, Decisions
 from models.calibration import candidate_set
 from models.metrics import macro_mean, share
-from models.ranking import RANKS, Thresholds, output_probabilities, taxon_probabilities
+from models.ranking import Thresholds, output_probabilities, taxon_probabilities
 from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
 from training.bundling.tables import fit_tables
 from training.evaluation.answers import (
-    Verdicts,
     _questions,
     coverage_figures,
-    distances,
     judge_answers,
-    score_pictures,
     several_pictures,
     stranger_figures,
     verdict_figures,
-    verdicts_of,
 )
 from training.evaluation.predictions import Outputs, store_outputs
 
 FITTED = fit_tables(table_data(), 1.0, {})
 PLANTS, THINGS = draw_plants(2, seed=51), draw_things(20, seed=52)
-LABELS = np.concatenate([PLANTS.labels, np.zeros(20, dtype=np.int64)])
 PICTURES = Outputs(*(np.concatenate(pair) for pair in zip(PLANTS.outputs, THINGS, strict=True)))
-WITH_FAMILIES = replace(
-    TAXONOMY,
-    taxa=tuple(
-        replace(
-            taxon,
-            genus=f"Genus{at // 3}",
-            family="" if at % 7 == 3 else f"Family{at // 6}",
-            rank="genus" if at in {2, 9} else "species",
-        )
-        for at, taxon in enumerate(TAXONOMY.taxa)
-    ),
-)
-WITH_HARM = replace(
-    WITH_FAMILIES,
-    taxa=tuple(
-        replace(taxon, genus="Toxicodendron") if taxon.genus == "Genus1" else taxon for taxon in WITH_FAMILIES.taxa
-    ),
-)
-
-
-def is_right(verdict, taxon):
-    names = {"species": taxon.scientific_name, "genus": taxon.genus, "family": taxon.family}
-    return verdict.name is not None and verdict.name == names.get(verdict.rank)
-
-
-def alone(model):
-    """The verdicts of the service on each picture."""
-    return [
-        answer_plant(logits[None], features[None], model, Question(top_k=1)).verdict
-        for logits, features in zip(*PICTURES, strict=True)
-    ]
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    thresholds=st.builds(Thresholds, *[st.sampled_from([0.0, 0.05, 0.3, 0.6, 0.9, 1.0])] * 3),
-    left_out=st.sets(st.sampled_from(["plant_head", "familiarity", "cutoffs", "features"])),
-    temperature=st.floats(0.3, 5),
-    taxonomy=st.sampled_from([TAXONOMY, WITH_FAMILIES, WITH_HARM]),
-    values_at_once=st.integers(1, 4000),
-)
-def test_verdicts_on_many_pictures_are_those_of_the_service(
-    thresholds, left_out, temperature, taxonomy, values_at_once
-):
-    tables = replace(FITTED.calibration, **dict.fromkeys(left_out))
-    model = AnswerModel(taxonomy, temperature, thresholds, calibration=tables)
-    with mock.patch("training.evaluation.predictions._VALUES_AT_ONCE", values_at_once):
-        found = verdicts_of(score_pictures(PICTURES, LABELS, model), model)
-    expected = alone(model)
-    assert found.rank_N.tolist() == [verdict.rank for verdict in expected]
-    taxa = [taxonomy.taxa[taxonomy.taxon_of_output[label]] for label in LABELS]
-    assert found.right_N.tolist() == [is_right(*pair) for pair in zip(expected, taxa, strict=True)]
-    assert sum(found.count(rank) for rank in (*RANKS, "uncertain", "not_a_plant")) == len(LABELS)
 
 
 def test_distances_of_chunks_on_disk_are_those_of_all_pictures(monkeypatch):
     plain = FITTED.calibration.features.distances(PICTURES.features)
     monkeypatch.setattr("training.evaluation.predictions._VALUES_AT_ONCE", 300)
-    found = distances(FITTED.calibration.features, store_outputs([PICTURES]).features)
+    found = store_outputs([PICTURES]).score(AnswerModel(TAXONOMY, 1.0, calibration=FITTED.calibration)).distance_N
     assert found == pytest.approx(plain, rel=1e-4, abs=1e-5)
 
 
@@ -106,13 +44,9 @@ def plants():
     return draw_plants(20, seed=21)
 
 
-def scores_of(outputs, model):
-    return score_pictures(outputs, np.zeros(len(outputs.logits), dtype=np.int64), model)
-
-
 def test_verdicts_are_counted_by_rank():
     ranks, right = np.array(["species", "species", "genus", "not_a_plant"]), np.array([True, False, True, False])
-    found = verdict_figures(Verdicts(ranks, right))
+    found = verdict_figures(Decisions(ranks, np.zeros(4, bool)), right)
     assert (found.num_pictures, found.num_uncertain, found.num_not_a_plant) == (4, 0, 1)
     assert (found.by_rank["species"].num_named, found.by_rank["species"].right.value) == (2, 0.5)
     assert found.by_rank["genus"].right.value == 1
@@ -132,7 +66,7 @@ def test_candidate_sets_cover_what_was_asked_and_nest(model, plants):
 
 
 def test_other_things_and_unknown_plants_are_told_by_their_scores(model, plants):
-    known, strange = (scores_of(outputs, model) for outputs in (plants.outputs, draw_things(200, seed=22)))
+    known, strange = (outputs.score(model) for outputs in (plants.outputs, draw_things(200, seed=22)))
     things, unknown = (stranger_figures(score, known, strange, model) for score in SCORES)
     assert (things.score, unknown.score) == SCORES
     for found in (things, unknown):
@@ -144,7 +78,7 @@ def test_other_things_and_unknown_plants_are_told_by_their_scores(model, plants)
 
 def test_a_bundle_without_tables_is_measured_by_its_largest_softmax(plants):
     bare = AnswerModel(TAXONOMY, 1.0, Thresholds())
-    known, strange = (scores_of(outputs, bare) for outputs in (plants.outputs, draw_things(50, seed=23)))
+    known, strange = (outputs.score(bare) for outputs in (plants.outputs, draw_things(50, seed=23)))
     for score in SCORES:
         assert stranger_figures(score, known, strange, bare).score == "largest softmax"
     assert coverage_figures(plants.outputs.logits, plants.labels, bare) == []
@@ -167,7 +101,7 @@ BARE = AnswerModel(TAXONOMY, 1.0)
 
 
 def measure(outputs, labels, model):
-    return several_pictures(outputs.logits, score_pictures(outputs, labels, model), model)
+    return several_pictures(outputs, labels, model)
 
 
 def test_more_pictures_of_a_species_are_right_more_often():
@@ -193,23 +127,6 @@ def test_the_pictures_of_a_question_are_distinct_and_of_one_taxon():
     assert sorted(chosen[0] for chosen in questions) == list(range(11))  # every picture of a taxon with five opens one
     for chosen in questions:
         assert (len(set(chosen)), len(set(labels[chosen]))) == (5, 1)
-
-
-@pytest.mark.parametrize("with_tables", [False, True])
-def test_questions_are_answered_as_the_service_does(with_tables):
-    plants, tables = draw_plants(6, seed=35), FITTED.calibration
-    model = AnswerModel(TAXONOMY, 0.7, calibration=tables) if with_tables else BARE
-    for found in measure(plants.outputs, plants.labels, model):
-        asked = [chosen[: found.num_pictures] for chosen in _questions(plants.labels)]
-        answers = [
-            answer_plant(plants.outputs.logits[chosen], plants.outputs.features[chosen], model, Question())
-            for chosen in asked
-        ]
-        right = [
-            answer.taxa[0].taxon is TAXONOMY.taxa[plants.labels[chosen[0]]]
-            for answer, chosen in zip(answers, asked, strict=True)
-        ]
-        assert found.top1.value == np.mean(right)
 
 
 def test_the_taxa_of_the_bundle_count_whatever_their_order():

@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from models.answer import AnswerModel
 from models.errors import DataError
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import make_taxonomy, write_data
 from training.dataset.manifest import Manifest, write_manifest
 from training.evaluation.drawings import SHEETS, draw_mistakes, draw_suspects, learning_curves, loss_curve, smoothed
-from training.evaluation.predictions import calibrated_predictions
+from training.evaluation.predictions import score_pictures
 
 
 def reading(step, *losses):
@@ -105,7 +106,7 @@ def answered_as(manifest, answered=ANSWERED):
     logits = np.zeros((len(answered), len(manifest.taxonomy.outputs)), np.float32)
     for at, (_, named, logit) in enumerate(answered):
         logits[at, named] = logit
-    return calibrated_predictions(logits, manifest.labels[rows], manifest.taxonomy, 1.0, rows=rows)
+    return score_pictures(logits, manifest.labels[rows], AnswerModel(manifest.taxonomy, 1.0), rows=rows)
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_suspects_are_drawn_in_their_order_beside_what_they_may_be(manifest):
 def test_a_suspect_is_no_example_of_its_label(manifest):
     rows = np.array([manifest.rows_of("test")[0], manifest.rows_of("train")[1]])
     logits = np.array([[0, 5, 0], [5, 0, 0]], np.float32)  # red as lime, and the only training picture of lime as red
-    suspects = calibrated_predictions(logits, np.array([0, 1]), manifest.taxonomy, 1.0, rows=rows)
+    suspects = score_pictures(logits, np.array([0, 1]), AnswerModel(manifest.taxonomy, 1.0), rows=rows)
     assert cells(draw_suspects(suspects, manifest)) == [["red", "", "lime", "red"]]
 
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from models.answer import AnswerModel
 from models.metrics import top_k_hits
-from models.ranking import RANKS, Promises, Thresholds, decide, output_probabilities, taxon_probabilities
-from models.ranking import rank as ranked
+from models.ranking import output_probabilities, taxon_probabilities
 from models.session import NetworkOutput
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.models.open_files import open_files
@@ -18,13 +18,12 @@ from training.dataset.manifest import Manifest
 from training.evaluation.predictions import (
     NO_NAME,
     StoredRows,
-    calibrated_predictions,
     chosen_rows,
     chunks,
     one_picture_each,
     picture_weights,
     plants_of,
-    rank_scores,
+    score_pictures,
     store_outputs,
 )
 
@@ -124,6 +123,10 @@ TAXONOMY = Taxonomy(
 )
 
 
+def rank_scores(probabilities, labels, taxonomy):
+    return score_pictures(np.log(np.maximum(probabilities, 1e-300)), labels, AnswerModel(taxonomy, 1.0)).rank_scores
+
+
 def scores_of(probabilities, label):
     found = rank_scores(np.array([probabilities]), np.array([label]), TAXONOMY)
     return {name: (round(float(each.score_N[0]), 6), bool(each.right_N[0])) for name, each in found.items()}
@@ -152,32 +155,20 @@ def test_an_unknown_family_is_never_named_and_never_right():
 def test_taxa_without_a_genus_share_none_and_are_never_right():
     taxa = tuple(replace(taxon, genus="") if taxon.rank == "species" else taxon for taxon in TAXA)
     found = rank_scores(np.array([[0.4, 0.3, 0.2, 0.1]]), np.array([0]), replace(TAXONOMY, taxa=taxa))
-    assert (found["genus"].score_N[0], found["genus"].right_N[0]) == (0.2, False)
-    assert (found["species"].score_N[0], found["species"].right_N[0]) == (0.4, True)
-
-
-def test_the_scores_are_those_that_a_verdict_compares_with_its_thresholds():
-    random = np.random.default_rng(0)
-    taxa = random.dirichlet(np.ones(4), size=50)
-    found = rank_scores(taxa, np.zeros(50, dtype=np.intp), TAXONOMY)
-    nothing = {"species": 1.0, "genus": 1.0, "family": 1.0}
-    for name, scores in found.items():
-        verdicts = [decide(ranked(each, TAXONOMY), Thresholds(**nothing | {name: 0.5}), Promises()) for each in taxa]
-        assert [verdict.rank == name for verdict in verdicts] == (scores.score_N >= 0.5).tolist()
-        named = [verdict.score for verdict in verdicts if verdict.rank == name]
-        np.testing.assert_allclose(named, scores.score_N[scores.score_N >= 0.5], rtol=1e-12)
+    assert (found["genus"].score_N[0], found["genus"].right_N[0]) == (pytest.approx(0.2), False)
+    assert (found["species"].score_N[0], found["species"].right_N[0]) == (pytest.approx(0.4), True)
 
 
 def test_a_name_that_leaves_out_a_harmful_genus_has_no_score():
     taxa = tuple(replace(taxon, genus="Toxicodendron") if taxon.taxon_id == "iris" else taxon for taxon in TAXA)
     found = rank_scores(
-        np.array([[0.96, 0.01, 0.0, 0.03], [0.97, 0.01, 0.0, 0.02], [0.1, 0.0, 0.0, 0.9]]),
+        np.array([[0.96, 0.01, 0.0, 0.03], [0.971, 0.01, 0.0, 0.019], [0.1, 0.0, 0.0, 0.9]]),
         np.array([0, 0, 3]),
         replace(TAXONOMY, taxa=taxa),
     )
-    assert found["species"].score_N.tolist() == [NO_NAME, 0.97, 0.9]
-    assert found["genus"].score_N.round(6).tolist() == [NO_NAME, 0.98, 0.9]
-    assert found["family"].score_N.round(6).tolist() == [NO_NAME, 0.98, NO_NAME]
+    assert found["species"].score_N.round(6).tolist() == [NO_NAME, 0.971, 0.9]
+    assert found["genus"].score_N.round(6).tolist() == [NO_NAME, 0.981, 0.9]
+    assert found["family"].score_N.round(6).tolist() == [NO_NAME, 0.981, NO_NAME]
     assert found["species"].right_N.all()
 
 
@@ -198,6 +189,11 @@ MANY = Taxonomy(
 )
 
 
+def assert_equal(found, expected):
+    for field in found.__struct_fields__:
+        assert np.array_equal(getattr(found, field), getattr(expected, field)), field
+
+
 @settings(max_examples=40)
 @given(st.integers(1, 60), st.integers(1, 200), st.floats(0.1, 5), st.booleans())
 def test_chunks_give_what_all_pictures_at_once_give(num_pictures, values_at_once, temperature, tied):
@@ -206,8 +202,9 @@ def test_chunks_give_what_all_pictures_at_once_give(num_pictures, values_at_once
     logits = logits.round() if tied else logits
     labels, stored = random.integers(0, 18, num_pictures), StoredRows()
     stored.append(logits)
+    model = AnswerModel(MANY, temperature)
     with mock.patch("training.evaluation.predictions._VALUES_AT_ONCE", values_at_once):
-        found = calibrated_predictions(stored, labels, MANY, temperature)
+        found = score_pictures(stored, labels, model)
     outputs = output_probabilities(logits, temperature)
     taxa, taxon_labels = taxon_probabilities(outputs, MANY), MANY.taxon_of_output[labels]
     assert np.array_equal(found.taxon_labels_N, taxon_labels)
@@ -217,18 +214,14 @@ def test_chunks_give_what_all_pictures_at_once_give(num_pictures, values_at_once
     assert np.array_equal(found.output_rivals_N < 1, top_k_hits(outputs, labels, 1))
     for k in (1, 5):
         assert np.array_equal(found.top_k_hits(k), top_k_hits(taxa, taxon_labels, k))
-    expected = rank_scores(taxa, taxon_labels, MANY)
-    for rank in RANKS:
-        assert np.array_equal(found.rank_scores[rank].score_N, expected[rank].score_N)
-        assert np.array_equal(found.rank_scores[rank].right_N, expected[rank].right_N)
+    assert_equal(found, score_pictures(logits, labels, model))
 
 
 def test_a_subset_holds_the_same_predictions():
     logits = np.random.default_rng(0).normal(size=(6, 18)).astype(np.float32)
     labels, rows = np.arange(6), np.arange(10, 16)
-    whole = calibrated_predictions(logits, labels, MANY, 1.0, rows=rows)
+    model = AnswerModel(MANY, 1.0)
+    whole = score_pictures(logits, labels, model, rows=rows)
     half = whole.subset(rows % 2 == 0)
-    alone = calibrated_predictions(logits[::2], labels[::2], MANY, 1.0, rows=rows[::2], plants=np.array([0, 2, 4]))
-    for field in whole.__struct_fields__:
-        assert np.array_equal(getattr(half, field), getattr(alone, field))
+    assert_equal(half, score_pictures(logits[::2], labels[::2], model, rows=rows[::2], plants=np.array([0, 2, 4])))
     assert half.hits.mean() == pytest.approx((half.named_N == half.taxon_labels_N).mean())

@@ -4,11 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, multinomial
 
+from models.answer import AnswerModel
 from models.metrics import share
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import write_data
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import RankScores, calibrated_predictions
+from training.evaluation.predictions import RankScores, score_pictures
 from training.evaluation.split_metrics import (
     auroc,
     class_metrics,
@@ -139,7 +140,7 @@ CERTAIN_IRIS = [0.8, 0.1, 0.1]
 def predictions(probabilities, labels, plants=None):
     logits = np.log(np.array(probabilities, dtype=np.float32))
     rows = np.arange(len(labels))
-    return calibrated_predictions(logits, np.array(labels), TAXONOMY, 1.0, rows=rows, plants=plants)
+    return score_pictures(logits, np.array(labels), AnswerModel(TAXONOMY, 1.0), rows=rows, plants=plants)
 
 
 def test_outputs_of_one_taxon_are_summed():
@@ -180,7 +181,7 @@ def test_with_one_picture_of_each_plant_a_share_has_wilsons_interval():
 
 def test_the_temperature_changes_confidence_and_not_the_most_likely_taxon():
     logits = np.log(np.array([CERTAIN_IRIS], dtype=np.float32))
-    sharp, soft = (calibrated_predictions(logits, np.array([0]), TAXONOMY, t) for t in (0.5, 2.0))
+    sharp, soft = (score_pictures(logits, np.array([0]), AnswerModel(TAXONOMY, t)) for t in (0.5, 2.0))
     assert sharp.confidence_N[0] == sharp.right_N[0] == pytest.approx(0.64 / 0.66)
     assert sharp.named_N[0] == soft.named_N[0] == 1
     assert soft.confidence_N[0] < 0.8 < sharp.confidence_N[0]
