@@ -46,7 +46,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models.bundle import write_to_disk
 from models.errors import InputError
-from serving.corrections.correction import Correction
+from serving.corrections.desk import Correction
 from serving.errors import BadParameter, StoreFull, StoreUnavailable
 
 DATABASE_FILE: Final = "corrections.sqlite"
