@@ -89,6 +89,16 @@ class AnswerModel(msgspec.Struct, frozen=True, dict=True):
         promise: Promise | None = getattr(self.promises, rank)
         return promise
 
+    def candidates(self, taxa_BT: Doubles, coverage: float, kind: CoverageKind) -> Positions:
+        """Returns the candidate set of a plant, from the probabilities on each of its pictures; empty without a table.
+
+        Where taxa are often mistaken, the coverage holds for these and for the others.
+        """
+        table, other = self.calibration.conformal, self.calibration.conformal_mistaken
+        if table is None:
+            return np.zeros(0, np.intp)
+        return candidate_set(table, taxa_BT, coverage, kind, None if other is None else (other, self.is_mistaken))
+
     def with_place(self, place: PlaceModel) -> "AnswerModel":
         """Returns the model with what was fitted with places, for logits to which `add_place` has added one."""
         return replace(
@@ -454,12 +464,9 @@ def _candidates(
         question: Gives the coverage.
         is_known: Whether the verdict takes the pictures for a plant that the network knows.
     """
-    table = model.calibration.conformal
-    if table is None or question.coverage is None:
+    if model.calibration.conformal is None or question.coverage is None:
         return None
-    other = model.calibration.conformal_mistaken
-    of_mistaken = None if other is None else (other, model.is_mistaken)
-    chosen = candidate_set(table, alone_BT[used_B], question.coverage, question.coverage_kind, of_mistaken)
+    chosen = model.candidates(alone_BT[used_B], question.coverage, question.coverage_kind)
     if question.allowed_T is not None:
         chosen = chosen[question.allowed_T[chosen]]
     chosen = chosen[np.argsort(-taxa_T[chosen], kind="stable")]

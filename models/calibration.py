@@ -131,26 +131,13 @@ class ConformalTable(msgspec.Struct, frozen=True, dict=True):
         their p-values are combined as twice the mean, which is valid under any dependence (Vovk and Wang 2020).
         """
         no_better_BT = np.searchsorted(self.conformity_N, taxa_BT / self.prior_T, side="right")
-        p_values_BT = self._p_values_of(no_better_BT, kind)
+        if kind == "marginal":
+            p_values_BT = (no_better_BT + 1) / (len(self.conformity_N) + 1)
+        else:
+            summed = np.concatenate(([0.0], np.cumsum(self.macro_weight_N)))
+            p_values_BT = summed[no_better_BT] + self.macro_weight_N.max()
         combined_T = p_values_BT[0] if len(p_values_BT) == 1 else 2 * p_values_BT.mean(axis=0)
         return np.asarray(np.minimum(combined_T, 1.0))
-
-    def least_conformity(self, coverage: float, kind: CoverageKind) -> float:
-        """Gives the conformity from which a taxon is in the set of a single picture; infinite if no p-value suffices.
-
-        More conformity never lowers a p-value, so the set of `candidate_set` holds the taxa from here on.
-        """
-        enough = np.flatnonzero(self._p_values_of(np.arange(len(self.conformity_N) + 1), kind) > 1.0 - coverage)
-        if not enough.size:
-            return np.inf
-        return float(self.conformity_N[enough[0] - 1]) if enough[0] else -np.inf
-
-    def _p_values_of(self, no_better: Positions, kind: CoverageKind) -> Doubles:
-        """Gives the p-values of taxa on single pictures, where so many calibration plants conform no better."""
-        if kind == "marginal":
-            return (no_better + 1) / (len(self.conformity_N) + 1)
-        summed = np.concatenate(([0.0], np.cumsum(self.macro_weight_N)))
-        return np.asarray(summed[no_better] + self.macro_weight_N.max())
 
 
 def conformal_table_of(right_N: Floats, labels_N: Positions, prior_T: Floats) -> ConformalTable:

@@ -335,13 +335,3 @@ def test_the_prior_covers_rare_taxa_at_hardly_larger_sets(long_tail, table):
     _, macro, size = set_figures(table, *fresh, "marginal", 0.9)
     assert macro >= plain + 0.10
     assert size <= 1.7 * plain_size
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), kind=KINDS, coverage=st.floats(0.01, 0.99))
-def test_the_set_of_one_picture_holds_the_taxa_from_the_least_conformity_on(seed, kind, coverage):
-    generator = np.random.default_rng(seed)
-    table, taxa_T = some_table(generator), generator.dirichlet(np.full(12, 0.3))
-    conformity_T = taxa_T / table.prior_T
-    chosen = np.flatnonzero(conformity_T >= table.least_conformity(coverage, kind)).tolist()
-    assert candidate_set(table, taxa_T[None], coverage, kind).tolist() == (chosen or [conformity_T.argmax()])

@@ -6,7 +6,7 @@ Letters in names: N pictures, B pictures of one question, T taxa, O outputs.
 """
 
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -22,9 +22,6 @@ from training.evaluation.split_metrics import auroc, cutoff
 COVERAGES: Final = (0.8, 0.9, 0.95)
 NUM_PICTURES: Final = (1, 2, 3, 5)
 _MOST_QUESTIONS: Final = 2000
-
-
-KINDS: Final[tuple[CoverageKind, ...]] = ("marginal", "macro")
 
 
 class VerdictFigures(msgspec.Struct, frozen=True):
@@ -74,24 +71,17 @@ def verdict_figures(decisions: Decisions, right_N: Flags) -> VerdictFigures:
 
 def coverage_figures(logits: Rows, labels_N: Whole, model: AnswerModel) -> list[CoverageFigures]:
     """Measures the candidate sets of single pictures; nothing without a table. Labels are positions of taxa."""
-    table = model.calibration.conformal
-    if table is None:
+    if model.calibration.conformal is None:
         return []
-    asked, other = [(kind, coverage) for kind in KINDS for coverage in COVERAGES], model.calibration.conformal_mistaken
-    least = [np.full(len(table.prior_T), table.least_conformity(coverage, kind)) for kind, coverage in asked]
-    if other is not None:
-        for (kind, coverage), least_T in zip(asked, least, strict=True):
-            least_T[model.is_mistaken] = other.least_conformity(coverage, kind)
-    sizes, hits = np.empty((len(asked), len(logits))), np.empty((len(asked), len(logits)), dtype=bool)
+    asked = [(kind, coverage) for kind in get_args(CoverageKind) for coverage in COVERAGES]
+    sizes = np.empty((len(asked), len(logits)))
+    hits = np.empty(sizes.shape, dtype=bool)
     for part in chunks(*logits.shape):
-        taxa_NT = probabilities(logits[part], model)
-        conformity_NT = taxa_NT / table.prior_T
-        right_N = conformity_NT[np.arange(len(taxa_NT)), labels_N[part]]
-        is_best_N = conformity_NT.argmax(axis=1) == labels_N[part]
-        for index, each in enumerate(least):
-            size_N = np.count_nonzero(conformity_NT >= each, axis=1)
-            sizes[index, part] = np.maximum(size_N, 1)  # the best taxon where no p-value is high enough
-            hits[index, part] = np.where(size_N == 0, is_best_N, right_N >= each[labels_N[part]])
+        for picture, taxa_T in enumerate(probabilities(logits[part], model), start=part.start):
+            for index, (kind, coverage) in enumerate(asked):
+                chosen = model.candidates(taxa_T[None], coverage, kind)
+                sizes[index, picture] = len(chosen)
+                hits[index, picture] = labels_N[picture] in chosen
     return [
         CoverageFigures(*how, share(int(hit.sum()), len(hit)), macro_mean(hit, labels_N), float(size.mean()))
         for how, size, hit in zip(asked, sizes, hits, strict=True)

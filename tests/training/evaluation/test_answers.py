@@ -3,9 +3,7 @@ import pytest
 from msgspec.structs import replace
 
 from models.answer import AnswerModel, Decisions
-from models.calibration import candidate_set
-from models.metrics import macro_mean, share
-from models.ranking import Thresholds, output_probabilities, taxon_probabilities
+from models.ranking import Thresholds
 from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
 from training.bundling.tables import fit_tables
 from training.evaluation.answers import (
@@ -82,19 +80,6 @@ def test_a_bundle_without_tables_is_measured_by_its_largest_softmax(plants):
     for score in SCORES:
         assert stranger_figures(score, known, strange, bare).score == "largest softmax"
     assert coverage_figures(plants.outputs.logits, plants.labels, bare) == []
-
-
-@pytest.mark.parametrize("values_at_once", [1, 150, 2**18])
-def test_candidate_sets_of_many_pictures_are_those_of_each_alone(model, plants, values_at_once, monkeypatch):
-    monkeypatch.setattr("training.evaluation.predictions._VALUES_AT_ONCE", values_at_once)
-    logits, labels, table = plants.outputs.logits, plants.labels, model.calibration.conformal
-    taxa = taxon_probabilities(output_probabilities(logits, 1.0), TAXONOMY)
-    for found in coverage_figures(logits, labels, model):
-        sets = [candidate_set(table, each[None], found.coverage, found.kind) for each in taxa]
-        held = np.array([label in chosen for label, chosen in zip(labels, sets, strict=True)])
-        assert found.covered == share(int(held.sum()), len(held))
-        assert found.macro_covered == macro_mean(held, labels)
-        assert found.mean_size == np.mean([len(chosen) for chosen in sets])
 
 
 BARE = AnswerModel(TAXONOMY, 1.0)
