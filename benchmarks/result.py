@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from models.atomic_file import replaced
 from models.errors import DataError
 from models.metrics import Share
-from training.atomic_file import replaced
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 AnyResult = TypeVar("AnyResult", bound=msgspec.Struct)

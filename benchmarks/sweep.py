@@ -26,9 +26,9 @@ import msgspec
 import tyro
 from msgspec.structs import replace
 
+from models.atomic_file import as_json, replace_together, write_json
 from models.errors import BotanifyError, DataError, RecipeError, without_password
 from models.program import read_flags
-from training.atomic_file import as_json, replace_together, write_json
 from training.bundling.model_card import flag_words
 from training.engine.stop_signal import EXIT_REQUEUE
 from training.machine import Machine, this_machine

@@ -21,13 +21,13 @@ explain_missing_packages(INSTALL)
 
 import msgspec
 
+from models.atomic_file import as_json, replace_together
 from models.bundle import Bundle, load_bundle
 from models.bundle_record import Precision
 from models.errors import DataError
 from models.metrics import Share
 from models.preprocess import InputSpec
 from models.session import NetworkOutput
-from training.atomic_file import as_json, replace_together
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.evaluation.answers import describe_answers, describe_share, judge_answers

@@ -36,9 +36,9 @@ explain_missing_packages(INSTALL)
 import msgspec
 import tyro
 
+from models.atomic_file import replaced
 from models.errors import DataError
 from models.taxonomy import Taxonomy
-from training.atomic_file import replaced
 from training.dataset.audit.examine import examine
 from training.dataset.audit.near_copies import near_copy_groups
 from training.dataset.classes import Classes, build_classes, names_to_look_up

@@ -31,10 +31,10 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from models.atomic_file import locked, replaced, sync_folder, write_json
 from models.bundle import BUNDLE_FILE, Bundle, file_sha256, load_bundle
 from models.bundle_record import Precision
 from models.errors import BundleError, DataError
-from training.atomic_file import locked, replaced, sync_folder, write_json
 from training.dataset.sources.record import Split
 from training.recipe import WholeNumber
 from training.toml_file import Section, check_flags

@@ -25,8 +25,8 @@ import msgspec
 import tyro
 from msgspec.structs import replace
 
+from models.atomic_file import locked, write_json
 from models.errors import RecipeError
-from training.atomic_file import locked, write_json
 from training.recipe import REMOVED, Recipe, check_recipe, read_recipe, recipe_to_store, sizes_by_flags
 from training.toml_file import section_to_plain
 

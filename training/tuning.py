@@ -17,9 +17,9 @@ import msgspec
 import torch
 from rich.console import Console
 
+from models.atomic_file import write_json
 from models.cores import cores
 from models.errors import BotanifyError
-from training.atomic_file import write_json
 from training.bundling.model_card import flag_words
 from training.dataset.manifest import Manifest
 from training.engine.device import Ranks, describe_device

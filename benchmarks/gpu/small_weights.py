@@ -18,8 +18,8 @@ import tyro
 from safetensors.torch import save
 from torch import Tensor
 
+from models.atomic_file import replaced
 from models.network import PlantNetwork
-from training.atomic_file import replaced
 from training.engine.checkpoint import read_checkpoint
 from training.program import run_program
 

@@ -34,8 +34,8 @@ from benchmarks.gpu.forecasts import Compared, compare
 from benchmarks.result import table, write_result
 from benchmarks.train_speed import TrainSpeed, wait_for
 from benchmarks.train_speed_arms import generated_batches
+from models.atomic_file import replaced
 from models.network import PlantNetwork
-from training.atomic_file import replaced
 from training.dataset.manifest import Manifest
 from training.engine.device import choose_device
 from training.engine.losses import TrainingClasses

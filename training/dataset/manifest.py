@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from models.atomic_file import remove_leftovers, replace_together, replaced
 from models.bundle import TAXA_FILE, file_sha256
 from models.errors import DataError
 from models.taxonomy import Taxonomy
-from training.atomic_file import remove_leftovers, replace_together, replaced
 from training.dataset.sources.record import Split
 
 MANIFEST_FILE: Final = "manifest.parquet"

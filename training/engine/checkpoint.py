@@ -15,9 +15,9 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
+from models.atomic_file import remove_leftovers, replaced
 from models.errors import CheckpointError
 from models.network import PlantNetwork
-from training.atomic_file import remove_leftovers, replaced
 
 FORMAT: Final = 3  # 1 counted batches; 2 had no ranks and fewer recipe sections
 LAST: Final = "last.pt"

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from models.atomic_file import replaced
 from models.cores import cores
 from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, cropped_and_resized, needed_side_px, picture_to_input, read_picture
-from training.atomic_file import replaced
 from training.dataset.manifest import Ints, Manifest
 from training.loading.augment import BatchMixer, Normalizer, random_input, seeded
 from training.loading.negatives import NOT_A_PLANT, Negatives, num_plants, num_unknown, pictures_of_no_class

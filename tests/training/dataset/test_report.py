@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.atomic_file import replace_together
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.dataset.labeled import picture as labeled
-from training.atomic_file import replace_together
 from training.dataset.audit.licenses import LicenseSummary
 from training.dataset.audit.near_copies import NearGroups
 from training.dataset.classes import Classes, NameFinding, NameFindings

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from models.atomic_file import replaced
 from models.errors import DataError
-from training.atomic_file import replaced
 
 TABLE_FILE: Final = "observations.csv"
 _PICTURES: Final = "photographs"

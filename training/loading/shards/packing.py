@@ -23,12 +23,12 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
+from models.atomic_file import remove_leftovers
 from models.cores import cores
 from models.errors import DataError, PictureError
 from models.exif import exif_orientation
 from models.preprocess import open_picture, read_picture, sniff_format
 from models.program import read_part
-from training.atomic_file import remove_leftovers
 from training.dataset.manifest import MANIFEST_FILE, Manifest, write_manifest
 from training.loading.shards.shard_files import (
     STORED_COLUMNS,

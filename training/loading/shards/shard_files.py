@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from models.atomic_file import replaced
 from models.errors import DataError, RecipeError
-from training.atomic_file import replaced
 from training.dataset.manifest import MANIFEST_FILE, SCHEMA, Ints, Manifest
 from training.dataset.sources.record import Split
 

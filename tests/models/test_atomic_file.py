@@ -3,7 +3,7 @@ import stat
 
 import pytest
 
-from training.atomic_file import remove_leftovers, replace_together, replaced
+from models.atomic_file import remove_leftovers, replace_together, replaced
 
 
 def test_a_failing_block_leaves_the_old_file_unchanged(tmp_path):
