@@ -33,7 +33,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         if error.filename is None:  # for example if the disk is full
             raise OSError(error.errno, error.strerror, str(path)) from error
@@ -103,9 +103,9 @@ def remove_leftovers(path: Path, older_than_s: float = 0) -> None:
                 leftover.unlink()
 
 
-def sync_folder(folder: Path) -> None:
-    """Writes the folder to the disk, without which a power failure may undo a rename."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Writes a file to the disk, or the names in a folder, without which a power failure may undo a rename."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -9,7 +9,6 @@ runs it after it has opened a network.
 """
 
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ import msgspec
 import numpy as np
 
 from models.answer import AnswerModel
+from models.atomic_file import as_json, sync
 from models.bundle_record import FILE_NAME, BundleRecord, NetworkFile, Precision, format_of, read_json, read_record
 from models.calibration import CALIBRATION_PART, Calibration, read_calibration
 from models.errors import BundleError
@@ -236,18 +236,18 @@ def seal_bundle(folder: Path, record: BundleRecord, taxonomy: Taxonomy, files: d
         draft.mkdir()
         for name, path in files.items():
             shutil.copyfile(path, draft / name)
-        (draft / TAXA_FILE).write_bytes(_pretty_json(taxonomy))
+        (draft / TAXA_FILE).write_bytes(as_json(taxonomy))
         hashes = {path.name: file_sha256(path) for path in sorted(draft.iterdir())}
         part = record.parts.get(CALIBRATION_PART)
         tables = {} if part is None else read_calibration(draft / part)
         version = format_of(record, taxonomy, tables.values())
         sealed = msgspec.structs.replace(record, files=hashes, format_version=version)
-        (draft / BUNDLE_FILE).write_bytes(_pretty_json(sealed))
+        (draft / BUNDLE_FILE).write_bytes(as_json(sealed))
         load_bundle(draft)
         for path in (*draft.iterdir(), draft):
-            write_to_disk(path)
+            sync(path)
         draft.rename(folder)
-        write_to_disk(folder.parent)
+        sync(folder.parent)
     return load_bundle(folder)
 
 
@@ -297,15 +297,6 @@ def _load_bundle(folder: Path) -> Bundle:
     unknown = sorted(set(record.parts) - KNOWN_PARTS)
     warnings += tuple(f"This version does not know the bundle part {part!r} and ignores it." for part in unknown)
     return Bundle(folder, record, taxonomy, (*warnings, *_check_tables(folder, record, taxonomy)))
-
-
-def write_to_disk(path: Path) -> None:
-    """Writes a file, or the names in a folder, from the system's memory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _verify_files(folder: Path, record: BundleRecord) -> None:
@@ -370,7 +361,3 @@ def _require_equal(what: str, first: str, first_value: object, second: str, seco
             limit=str(first_value),
             remedy="the bundle was changed after it was sealed; fetch or export it again",
         )
-
-
-def _pretty_json(record: msgspec.Struct) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"

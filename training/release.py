@@ -31,7 +31,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from models.atomic_file import locked, replaced, sync_folder, write_json
+from models.atomic_file import locked, replaced, sync, write_json
 from models.bundle import BUNDLE_FILE, Bundle, file_sha256, load_bundle
 from models.bundle_record import Precision
 from models.errors import BundleError, DataError
@@ -365,7 +365,7 @@ class Registry:
                     shutil.copyfileobj(source, copy)
             load_bundle(draft)
             draft.rename(self.folder / entry)
-            sync_folder(self.folder)
+            sync(self.folder)
         load_bundle(self.folder / entry)
         return entry
 
@@ -380,7 +380,7 @@ class Registry:
             new.replace(self.folder / CURRENT)
         finally:
             new.unlink(missing_ok=True)
-        sync_folder(self.folder)
+        sync(self.folder)
 
     def _locked(self) -> AbstractContextManager[None]:
         """Lets one process at a time change the registry."""

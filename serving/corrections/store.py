@@ -5,7 +5,6 @@ two leaves a picture without a row, which `purge` deletes. Times are UTC as ISO 
 """
 
 import hashlib
-import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,7 +43,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.bundle import write_to_disk
+from models.atomic_file import replaced
 from models.errors import InputError
 from serving.corrections.desk import Correction
 from serving.errors import BadParameter, StoreFull, StoreUnavailable
@@ -250,16 +249,8 @@ class Store:
         if path.exists():
             return
         path.parent.mkdir(exist_ok=True)
-        draft = path.with_name(f".{name}.{os.getpid()}")
-        try:
-            with draft.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            draft.rename(path)
-            write_to_disk(path.parent)  # without it a power failure may undo the rename
-        finally:
-            draft.unlink(missing_ok=True)
+        with replaced(path) as stream:
+            stream.write(content)
 
     def _unlink_unused(self, names: Collection[str]) -> None:
         for some in _batched(names):

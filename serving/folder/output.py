@@ -14,6 +14,7 @@ import msgspec
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
+from models.atomic_file import sync
 from models.errors import DataError
 from serving.folder.photographs import errors_of_stores, is_bucket, open_bucket
 
@@ -66,7 +67,7 @@ class OutputFolder:
             ) from error
         finally:
             temporary.unlink(missing_ok=True)
-        self._sync(name)
+        sync((self.root / name).parent)
         return True
 
     def replace(self, name: str, content: BinaryIO) -> None:
@@ -77,7 +78,7 @@ class OutputFolder:
             content.seek(0)
             self.replace(name, content)
         else:
-            self._sync(name)
+            sync((self.root / name).parent)
 
     def remove_unfinished(self) -> None:
         """Removes what killed processes had begun to write."""
@@ -99,14 +100,6 @@ class OutputFolder:
             temporary.unlink(missing_ok=True)
             raise
         return temporary
-
-    def _sync(self, name: str) -> None:
-        """Writes the folder to the disk, without which a power failure may undo a link or a rename."""
-        descriptor = os.open((self.root / name).parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class OutputBucket:

@@ -241,7 +241,7 @@ def test_a_locked_database_and_a_broken_disk_cost_no_answer(hasty_client, folder
         assert_problem(client.delete(f"/corrections/{0:032x}"), 503, "store_unavailable")
         assert ask(client)
         other.execute("ROLLBACK")
-    monkeypatch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     assert_problem(correct(client, request_id, ROSE, taxon="crocus"), 503, "store_unavailable")
     assert ask(client)
     monkeypatch.undo()
@@ -319,13 +319,13 @@ def test_pictures_are_on_the_disk_before_their_row_is(folder, monkeypatch):
     def fsync(descriptor):
         done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
 
-    rename = Path.rename
+    replace = Path.replace
     with Store(folder) as store:
         monkeypatch.setattr(os, "fsync", fsync)
-        monkeypatch.setattr(Path, "rename", lambda *paths: (done.append("rename"), rename(*paths)))
+        monkeypatch.setattr(Path, "replace", lambda *paths: (done.append("replace"), replace(*paths)))
         with listening("commit", lambda _: done.append("commit")):
             store.put(correction(0), [ROSE])
-    assert done[:4] == ["file", "rename", "folder", "commit"]
+    assert done[:4] == ["file", "replace", "folder", "commit"]
 
 
 def test_a_commit_to_sqlite_is_on_the_disk(tmp_path):
