@@ -61,7 +61,7 @@ class Readiness:
             raise NotReady("the network or the decoders do not respond", retry_after_s=5, remedy="try again later")
 
 
-class Presence:
+class RecentClients:
     """Tells whether a client is alone. The two clients that were seen last suffice for that."""
 
     def __init__(self) -> None:
@@ -76,26 +76,26 @@ class Presence:
         return all(other == client or now - seen_at >= _PRESENT_S for other, seen_at in self._latest)
 
 
-class Holder(Protocol):
-    """Something that holds an amount for its client, such as a request."""
+class Claim(Protocol):
+    """What takes a part of a quota for its client, such as a request."""
 
     client: str
 
 
-_Holder = TypeVar("_Holder", bound=Holder)
+_Claim = TypeVar("_Claim", bound=Claim)
 
 
-class Holdings(Generic[_Holder]):
-    """Who holds how much of one thing.
+class Quota(Generic[_Claim]):
+    """How much of one thing all clients together may hold, and who holds how much of it.
 
     Args:
-        capacity: The most that all clients may hold; a single holder may exceed it.
-        share: Share of the capacity that a client may hold while it is not alone; its only holder may exceed it.
+        capacity: The most that all clients may hold; a single claim may exceed it.
+        share: Share of the capacity that a client may hold while it is not alone; its only claim may exceed it.
     """
 
     def __init__(self, capacity: int, share: float) -> None:
         self._capacity, self._share = capacity, share
-        self._by_holder: dict[_Holder, int] = {}
+        self._by_claim: dict[_Claim, int] = {}
         self._by_client: Counter[str] = Counter()
         self._total = 0
 
@@ -104,49 +104,49 @@ class Holdings(Generic[_Holder]):
         """The clients that hold anything."""
         return self._by_client.keys()
 
-    def take(self, holder: _Holder, amount: int) -> None:
-        """Adds to what a holder has."""
-        self._by_holder[holder] = self._by_holder.get(holder, 0) + amount
-        self._by_client[holder.client] += amount
+    def take(self, claim: _Claim, amount: int) -> None:
+        """Adds to what a claim has."""
+        self._by_claim[claim] = self._by_claim.get(claim, 0) + amount
+        self._by_client[claim.client] += amount
         self._total += amount
 
-    def release(self, holder: _Holder) -> None:
-        """Takes away all that a holder has."""
-        amount = self._by_holder.pop(holder, 0)
+    def release(self, claim: _Claim) -> None:
+        """Takes away all that a claim has."""
+        amount = self._by_claim.pop(claim, 0)
         self._total -= amount
-        self._by_client[holder.client] -= amount
-        if not self._by_client[holder.client]:
-            del self._by_client[holder.client]
+        self._by_client[claim.client] -= amount
+        if not self._by_client[claim.client]:
+            del self._by_client[claim.client]
 
-    def exceeds_share(self, holder: _Holder, amount: int) -> bool:
-        """Returns whether the holder's client would have more than its share with so much more."""
-        held = self._by_client[holder.client]
-        return held > self._by_holder.get(holder, 0) and held + amount > self._share * self._capacity
+    def exceeds_share(self, claim: _Claim, amount: int) -> bool:
+        """Returns whether the client of a claim would have more than its share with so much more."""
+        held = self._by_client[claim.client]
+        return held > self._by_claim.get(claim, 0) and held + amount > self._share * self._capacity
 
-    def is_full(self, holder: _Holder, amount: int) -> bool:
+    def is_full(self, claim: _Claim, amount: int) -> bool:
         """Returns whether the capacity does not suffice for so much more."""
-        return self._total > self._by_holder.get(holder, 0) and self._total + amount > self._capacity
+        return self._total > self._by_claim.get(claim, 0) and self._total + amount > self._capacity
 
-    def first_to_give_up(self, holder: _Holder, amount: int) -> _Holder | None:
-        """Returns the newest holder of the client that holds the most.
+    def first_to_give_up(self, claim: _Claim, amount: int) -> _Claim | None:
+        """Returns the newest claim of the client that holds the most.
 
-        None if that client holds no more than the client of `holder` would with so much more.
+        None if that client holds no more than the client of `claim` would with so much more.
         """
         largest = max(self._by_client, key=self._by_client.__getitem__)
-        if self._by_client[largest] <= self._by_client[holder.client] + amount:
+        if self._by_client[largest] <= self._by_client[claim.client] + amount:
             return None
-        return next(other for other in reversed(self._by_holder) if other.client == largest)
+        return next(other for other in reversed(self._by_claim) if other.client == largest)
 
 
-class _Turn:
-    """A picture that waits for its turn, and then holds a decoder."""
+class _QueuedPicture:
+    """A picture that waits in the queue, and then holds a decoder."""
 
     def __init__(self, client: str, virtual_start_s: float) -> None:
         self.client, self.virtual_start_s = client, virtual_start_s
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-class Turns:
+class DecoderQueue:
     """Gives the decoders to pictures in the order of their virtual starts, to each client no more than its share.
 
     Decodes cannot be interrupted, so a client that is not alone leaves the rest of the decoders free even while it is
@@ -159,37 +159,37 @@ class Turns:
     """
 
     def __init__(self, num_decoders: int, share: float, is_alone: Callable[[str], bool]) -> None:
-        self._decoders = Holdings[_Turn](num_decoders, share)
+        self._decoders = Quota[_QueuedPicture](num_decoders, share)
         self._is_alone = is_alone
-        self._waiting: list[_Turn] = []
+        self._waiting: list[_QueuedPicture] = []
 
     @asynccontextmanager
     async def take(self, client: str, virtual_start_s: float) -> AsyncIterator[None]:
-        """Waits for the turn of a client's picture, which ends with the context; the earliest start comes first."""
-        turn = _Turn(client, virtual_start_s)
-        insort(self._waiting, turn, key=lambda other: other.virtual_start_s)
+        """Waits for a decoder, which is free again when the context ends; the earliest start comes first."""
+        queued = _QueuedPicture(client, virtual_start_s)
+        insort(self._waiting, queued, key=lambda other: other.virtual_start_s)
         self._grant()
         try:
-            await turn.granted
+            await queued.granted
             yield
         finally:
-            if turn in self._waiting:  # cancelled
-                self._waiting.remove(turn)
-            self._decoders.release(turn)
+            if queued in self._waiting:  # cancelled
+                self._waiting.remove(queued)
+            self._decoders.release(queued)
             self._grant()
 
     def _grant(self) -> None:
-        for turn in self._waiting[:]:
-            if self._decoders.is_full(turn, 1):
+        for queued in self._waiting[:]:
+            if self._decoders.is_full(queued, 1):
                 return
-            is_within_share = self._is_alone(turn.client) or not self._decoders.exceeds_share(turn, 1)
-            if not turn.granted.done() and is_within_share:
-                self._waiting.remove(turn)
-                self._decoders.take(turn, 1)
-                turn.granted.set_result(None)
+            is_within_share = self._is_alone(queued.client) or not self._decoders.exceeds_share(queued, 1)
+            if not queued.granted.done() and is_within_share:
+                self._waiting.remove(queued)
+                self._decoders.take(queued, 1)
+                queued.granted.set_result(None)
 
 
-class Pace:
+class ServiceTime:
     """Average seconds per picture while the service is busy: the inverse of the throughput."""
 
     def __init__(self, seconds_per_picture: float = 0.2) -> None:
@@ -248,15 +248,15 @@ class AdmittedRequest:
 class Admission:
     """Admits or refuses requests."""
 
-    def __init__(self, limits: AdmissionLimits, metrics: Metrics, pace: Pace | None = None) -> None:
+    def __init__(self, limits: AdmissionLimits, metrics: Metrics, service_time: ServiceTime | None = None) -> None:
         self._limits, self._metrics = limits, metrics
-        self.pace = pace or Pace()
+        self.service_time = service_time or ServiceTime()
         self._admitted: set[AdmittedRequest] = set()
-        self._presence = Presence()
-        self._requests = Holdings[AdmittedRequest](limits.num_requests, limits.client_share)
-        self._bytes = Holdings[AdmittedRequest](limits.num_bytes, limits.client_share)
+        self._recent_clients = RecentClients()
+        self._requests = Quota[AdmittedRequest](limits.num_requests, limits.client_share)
+        self._bytes = Quota[AdmittedRequest](limits.num_bytes, limits.client_share)
         self._last_answered_s = 0.0  # the latest virtual start of a picture that was answered
-        self.decoding = Turns(limits.num_decoders, limits.client_share, self._is_alone)
+        self.decoding = DecoderQueue(limits.num_decoders, limits.client_share, self._is_alone)
         """The order in which pictures are decoded."""
 
     @property
@@ -301,7 +301,7 @@ class Admission:
         """
         now = time.monotonic()
         waits_s = self._expected_waits_s(request, num_pictures, now)
-        expected_s = waits_s[-1] + self.pace.seconds_per_picture
+        expected_s = waits_s[-1] + self.service_time.seconds_per_picture
         if expected_s > deadline_s and waits_s[0]:
             raise _overloaded(expected_s - deadline_s)
         request.num_pictures, request.work_start = num_pictures, now
@@ -309,18 +309,18 @@ class Admission:
         request.virtual_starts_s = [start_s + wait_s for wait_s in waits_s]
 
     def end_work(self, request: AdmittedRequest, *, answered: bool) -> None:
-        """Updates the pace and the virtual time with a request whose work, if it was started, has ended."""
+        """Updates service time and virtual time with a request whose work, if it was started, has ended."""
         if request.num_pictures:
             if answered:
                 self._last_answered_s = max(self._last_answered_s, request.virtual_starts_s[-1])
-            self.pace.record_end(request.num_pictures, request.work_start, time.monotonic(), answered=answered)
+            self.service_time.record_end(request.num_pictures, request.work_start, time.monotonic(), answered=answered)
 
     def _admit(self, client: str) -> AdmittedRequest:
         now = time.monotonic()
         request = AdmittedRequest(client, now)
-        self._presence.see(client, now)
+        self._recent_clients.see(client, now)
         wait_s = self._expected_waits_s(request, 1, now)[0]
-        longest_s = max(self._limits.wait_s, _MIN_QUEUE * self.pace.seconds_per_picture)
+        longest_s = max(self._limits.wait_s, _MIN_QUEUE * self.service_time.seconds_per_picture)
         if wait_s > longest_s:
             raise _overloaded(wait_s - longest_s)
         self._make_room(self._bytes, request, 0)
@@ -336,23 +336,23 @@ class Admission:
         self._bytes.release(request)
         self._metrics.admitted.set(len(self._admitted))
 
-    def _make_room(self, holdings: Holdings[AdmittedRequest], request: AdmittedRequest, amount: int) -> None:
+    def _make_room(self, quota: Quota[AdmittedRequest], request: AdmittedRequest, amount: int) -> None:
         """Makes room for a request to take more of something, if need be at the cost of the client that has the most.
 
         Raises:
             Overloaded: Its own client has its share, or is the one that has the most.
         """
-        if holdings.exceeds_share(request, amount) and not self._is_alone(request.client):
+        if quota.exceeds_share(request, amount) and not self._is_alone(request.client):
             raise _overloaded(0.0)
-        while holdings.is_full(request, amount):
-            other = holdings.first_to_give_up(request, amount)
+        while quota.is_full(request, amount):
+            other = quota.first_to_give_up(request, amount)
             if other is None:
                 raise _overloaded(0.0)
             self._release(other)
             other.revocation.reschedule(0.0)
 
     def _is_alone(self, client: str) -> bool:
-        return self._requests.clients <= {client} and self._presence.is_alone(client, time.monotonic())
+        return self._requests.clients <= {client} and self._recent_clients.is_alone(client, time.monotonic())
 
     def _first_virtual_start_s(self, now: float) -> float:
         """Returns the virtual start of a picture that waits for none: `now`, or an earlier time if the work is late.
@@ -370,7 +370,7 @@ class Admission:
             ahead[other.client] += other.num_pictures_expected(now)
         own = ahead.pop(request.client, 0)
         return [
-            (place + sum(min(num, place + 1) for num in ahead.values())) * self.pace.seconds_per_picture
+            (place + sum(min(num, place + 1) for num in ahead.values())) * self.service_time.seconds_per_picture
             for place in range(own, own + num_pictures)
         ]
 

@@ -18,7 +18,7 @@ from serving.access.keys import read_keys
 from serving.access.origins import cors_config
 from serving.admission import Admission, AdmissionLimits, Readiness
 from serving.bodies import BodyLimits
-from serving.corrections.desk import CorrectionDesk
+from serving.corrections.service import CorrectionService
 from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.identify import RouteDependencies
 from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
@@ -94,7 +94,7 @@ def create_app(
         live_bundle=live_bundle,
         body_limits=_body_limits(settings),
         deadline_s=settings.deadline_s,
-        desk=_correction_desk(settings),
+        correction_service=_new_correction_service(settings),
     )
     return Service(_application(settings, deps, on_failure), readiness, admission, metrics)
 
@@ -106,7 +106,7 @@ def _application(
         route_handlers=route_handlers(
             with_metrics=settings.metrics is None,
             with_plantnet=settings.plantnet_api,
-            with_corrections=deps.desk is not None,
+            with_corrections=deps.correction_service is not None,
         ),
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
         exception_handlers={Exception: failure if settings.plantnet_api else problem_response},
@@ -126,7 +126,7 @@ def _application(
     return app
 
 
-def _correction_desk(settings: Settings) -> CorrectionDesk | None:
+def _new_correction_service(settings: Settings) -> CorrectionService | None:
     if settings.corrections is None:
         return None
     try:
@@ -136,7 +136,7 @@ def _correction_desk(settings: Settings) -> CorrectionDesk | None:
             "--corrections needs more packages", value=error, remedy="python -m pip install -e '.[corrections]'"
         ) from error
     store = Store(settings.corrections, settings.corrections_database, settings.corrections_bytes)
-    return CorrectionDesk(store, settings.corrections_days)
+    return CorrectionService(store, settings.corrections_days)
 
 
 def _decoder_pool(settings: Settings, metrics: Metrics) -> DecoderPool:
@@ -172,7 +172,7 @@ def _lifespan(
     bundle on SIGHUP, and stops the worker threads and the decoder processes at shutdown.
     """
     live_bundle = deps.live_bundle
-    desk = deps.desk
+    correction_service = deps.correction_service
 
     async def warm_up() -> None:
         try:
@@ -187,8 +187,8 @@ def _lifespan(
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(warm_up())]
-        if desk is not None:
-            tasks.append(asyncio.create_task(desk.purge_forever()))
+        if correction_service is not None:
+            tasks.append(asyncio.create_task(correction_service.purge_forever()))
         on_sighup(asyncio.get_running_loop(), live_bundle.request_reload)
         try:
             yield
@@ -198,7 +198,7 @@ def _lifespan(
             await asyncio.gather(*tasks, return_exceptions=True)
             await live_bundle.close()
             await deps.decoder.close()
-            if desk is not None:
-                await asyncio.to_thread(desk.close)
+            if correction_service is not None:
+                await asyncio.to_thread(correction_service.close)
 
     return lifespan

@@ -11,7 +11,7 @@ from litestar.types import ControllerRouterHandler
 from typing_extensions import Doc
 
 from serving.bodies import Body, FormNames
-from serving.corrections.desk import CorrectionDesk
+from serving.corrections.service import CorrectionService
 from serving.errors import BadParameter, MalformedBody
 from serving.identify import AnyRequest, Deps, RouteDependencies, authorize, read
 from serving.middleware import NOT_BY_ADDRESS
@@ -74,9 +74,10 @@ async def correct(
 
     The answer must be one of the last that this service gave you. A second correction of it replaces the first.
     """
-    client, desk = authorize(deps.access, request), _desk(deps)
-    answer = desk.find(id_of_request, client.identity)
-    desk.require_free()  # before the upload
+    client = authorize(deps.access, request)
+    correction_service = _correction_service(deps)
+    answer = correction_service.find(id_of_request, client.identity)
+    correction_service.require_free()  # before the upload
     async with deps.admission.enter(client.identity) as admitted:  # until it is stored, for its pictures take memory
         admitted.num_pictures = 0  # that are decoded
         body = Body([], {}, [])
@@ -89,13 +90,13 @@ async def correct(
         given = {**body.fields, **request.query_params.dict()}
         taxon_id, name = _taxon(deps, given)
         certain = read_parameters(CorrectionParameters, {"certain": given.get("certain", ())}).certain
-        await desk.correct(answer, taxon_id, name, certain=certain, pictures=body.pictures)
+        await correction_service.correct(answer, taxon_id, name, certain=certain, pictures=body.pictures)
     return CorrectionView(
         correction_id=answer.draft.correction_id,
         taxon_id=taxon_id,
         name=name,
         num_pictures=len(body.pictures),
-        days=desk.days,
+        days=correction_service.days,
     )
 
 
@@ -116,15 +117,15 @@ async def delete_correction(
 ) -> None:
     """Deletes a correction and its pictures."""
     authorize(deps.access, request)
-    await _desk(deps).delete(correction_id)
+    await _correction_service(deps).delete(correction_id)
 
 
 CORRECTION_ROUTES: Final[list[ControllerRouterHandler]] = [correct, delete_correction]
 
 
-def _desk(deps: RouteDependencies) -> CorrectionDesk:
-    assert deps.desk is not None  # the routes exist only with it
-    return deps.desk
+def _correction_service(deps: RouteDependencies) -> CorrectionService:
+    assert deps.correction_service is not None  # the routes exist only with it
+    return deps.correction_service
 
 
 def _plain(text: str) -> str:

@@ -29,7 +29,7 @@ from models.ranking import RankedGroup, RankedTaxon
 from serving.access.control import AccessControl, Client
 from serving.admission import Admission, AdmittedRequest, Readiness
 from serving.bodies import Body, BodyLimits, FormNames, read_body, unknown_warnings
-from serving.corrections.desk import Correction, CorrectionDesk, RecentAnswer
+from serving.corrections.service import Correction, CorrectionService, RecentAnswer
 from serving.decoding.pool import Decoded, DecoderPool
 from serving.errors import BadPicture, ClientLeft, TimedOut
 from serving.loaded_bundle import LiveBundle, LoadedBundle
@@ -76,7 +76,7 @@ class RouteDependencies(msgspec.Struct, frozen=True):
     body_limits: BodyLimits
     deadline_s: float
     """Longest time from the complete upload to the answer, seconds."""
-    desk: CorrectionDesk | None = None
+    correction_service: CorrectionService | None = None
     """Takes corrections of answers, if the service keeps them."""
 
 
@@ -151,8 +151,8 @@ async def identify(request: AnyRequest, deps: Deps) -> Response[Identification]:
     answered = await answer_pictures(request, deps, client, parse, deadline_s=wanted_s or deps.deadline_s)
     answered.warnings[:0] = unknown_parameters(request, declared(Parameters))
     headers = {} if wanted_s is None else {"Preference-Applied": f"wait={wanted_s:g}"}
-    if deps.desk is not None:
-        deps.desk.remember(request_id(request), await _recent(answered, client))
+    if deps.correction_service is not None:
+        deps.correction_service.remember(request_id(request), await _recent(answered, client))
     languages = wanted_languages(answered.asked.lang, request.headers.get("accept-language", ""))
     return Response(_identification(request_id(request), answered, languages), headers=headers)
 
@@ -310,11 +310,13 @@ class _Work:
 
     async def _decode_all(self) -> list[Decoded]:
         """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
-        decoder, turns, asked_at = self.deps.decoder, self.deps.admission.decoding, perf_counter()
+        decoder = self.deps.decoder
+        queue = self.deps.admission.decoding
+        asked_at = perf_counter()
         time = decoder.decode_time()
 
         async def decode(data: bytes, virtual_start_s: float) -> Decoded:
-            async with turns.take(self.admitted.client, virtual_start_s):
+            async with queue.take(self.admitted.client, virtual_start_s):
                 self.deps.metrics.stage_s.labels("wait").observe(perf_counter() - asked_at)
                 return await decoder.decode(data, self.loaded.spec, time)
 

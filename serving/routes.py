@@ -223,4 +223,4 @@ def route_handlers(
 def _card(deps: RouteDependencies, loaded: LoadedBundle) -> ModelCard:
     limits = deps.body_limits
     uploads = UploadLimits(limits.num_pictures, limits.picture_bytes, limits.request_bytes)
-    return model_card(loaded, uploads, None if deps.desk is None else deps.desk.days)
+    return model_card(loaded, uploads, None if deps.correction_service is None else deps.correction_service.days)

@@ -27,7 +27,7 @@ from models.errors import BotanifyError, InputError
 from models.metrics import NUM_BINS, calibration_error, reliability_bins, share
 from models.preprocess import sniff_format
 from models.program import quiet_when_output_closes, read_flags
-from serving.corrections.desk import Correction
+from serving.corrections.service import Correction
 
 if TYPE_CHECKING:
     from serving.corrections.store import Store

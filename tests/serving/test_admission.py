@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving import admission as module
-from serving.admission import Admission, AdmissionLimits, Holdings, Pace, Presence, Turns
+from serving.admission import Admission, AdmissionLimits, DecoderQueue, Quota, RecentClients, ServiceTime
 from serving.errors import Overloaded
 from serving.metrics import Metrics
 from tests.serving.tiny import in_event_loop
@@ -27,7 +27,7 @@ class Requests:
 
     def __init__(self, *, num_requests=100, num_bytes=10**9, wait_s=1.0, pace_s=0.1, share=0.5):
         limits = AdmissionLimits(num_requests, num_bytes, wait_s, num_decoders=2, client_share=share)
-        self.admission = Admission(limits, Metrics(), Pace(pace_s))
+        self.admission = Admission(limits, Metrics(), ServiceTime(pace_s))
         self.tasks = {}
 
     async def enter(self, client="a", num_bytes=0):
@@ -103,7 +103,7 @@ async def test_request_is_refused_when_its_expected_wait_is_too_long(requests, c
 async def test_retry_after_is_the_time_until_the_expected_wait_is_short_enough(requests, clock):
     for _ in range(3):
         await requests.upload(num_pictures=5)
-    requests.admission.pace.seconds_per_picture = 0.4
+    requests.admission.service_time.seconds_per_picture = 0.4
     with pytest.raises(Overloaded) as refused:
         await requests.enter()
     # 15 pictures of 0.4 s make 6 s, less the 2.8 s of the seven that may always be ahead
@@ -271,28 +271,28 @@ def waits_in_turns(queues, client, num_pictures):
 
 
 def test_pace_is_the_throughput_and_not_the_latency():
-    pace = Pace(1.0)
+    service_time = ServiceTime(1.0)
     for index in range(200):  # eight requests in progress, one answered every 0.1 s
         now = 10 + 0.1 * index
-        pace.record_end(1, start=now - 0.8, now=now, answered=True)
-    assert pace.seconds_per_picture == pytest.approx(0.1, rel=0.01)
+        service_time.record_end(1, start=now - 0.8, now=now, answered=True)
+    assert service_time.seconds_per_picture == pytest.approx(0.1, rel=0.01)
 
 
 def test_pace_is_per_picture():
-    pace = Pace(1.0)
+    service_time = ServiceTime(1.0)
     for index in range(200):
-        pace.record_end(5, start=60.0 * index, now=60.0 * index + 1.0, answered=True)
-    assert pace.seconds_per_picture == pytest.approx(0.2, rel=0.01)
+        service_time.record_end(5, start=60.0 * index, now=60.0 * index + 1.0, answered=True)
+    assert service_time.seconds_per_picture == pytest.approx(0.2, rel=0.01)
 
 
 def test_pace_learns_from_refused_pictures_only_if_they_were_slow():
-    pace = Pace(0.2)
+    service_time = ServiceTime(0.2)
     for index in range(200):
-        pace.record_end(1, start=60.0 * index, now=60.0 * index + 0.01, answered=False)
-    assert pace.seconds_per_picture == 0.2
+        service_time.record_end(1, start=60.0 * index, now=60.0 * index + 0.01, answered=False)
+    assert service_time.seconds_per_picture == 0.2
     for index in range(200, 400):
-        pace.record_end(1, start=60.0 * index, now=60.0 * index + 5.0, answered=False)
-    assert pace.seconds_per_picture == pytest.approx(5.0, rel=0.01)
+        service_time.record_end(1, start=60.0 * index, now=60.0 * index + 5.0, answered=False)
+    assert service_time.seconds_per_picture == pytest.approx(5.0, rel=0.01)
 
 
 class Upload:
@@ -300,12 +300,12 @@ class Upload:
         self.client = client
 
 
-def held(holdings, uploads):
+def held(quota, uploads):
     """What each client holds, counted from the uploads."""
     total = Counter()
     for upload, amount in uploads.items():
         total[upload.client] += amount
-    assert holdings.clients == {client for client, amount in total.items() if amount}
+    assert quota.clients == {client for client, amount in total.items() if amount}
     return total
 
 
@@ -315,17 +315,17 @@ STEPS = st.lists(st.tuples(CLIENTS, st.integers(1, 40), st.booleans()), max_size
 
 @given(steps=STEPS, share=st.sampled_from([0.25, 0.5, 1.0]))
 def test_no_client_exceeds_its_share_nor_all_the_capacity_except_with_a_single_holder(steps, share):
-    holdings, uploads = Holdings(100, share), {}
+    quota, uploads = Quota(100, share), {}
     for client, amount, ends in steps:
         upload = Upload(client)
-        if not holdings.exceeds_share(upload, amount) and not holdings.is_full(upload, amount):
-            holdings.take(upload, amount)
+        if not quota.exceeds_share(upload, amount) and not quota.is_full(upload, amount):
+            quota.take(upload, amount)
             uploads[upload] = amount
         if ends and uploads:
             oldest = next(iter(uploads))
-            holdings.release(oldest)
+            quota.release(oldest)
             del uploads[oldest]
-        total = held(holdings, uploads)
+        total = held(quota, uploads)
         for each, sum_held in total.items():
             num_holders = sum(upload.client == each for upload in uploads)
             assert sum_held <= 100 * share or num_holders == 1
@@ -334,15 +334,15 @@ def test_no_client_exceeds_its_share_nor_all_the_capacity_except_with_a_single_h
 
 @given(steps=STEPS, newcomer=CLIENTS, amount=st.integers(0, 40))
 def test_whoever_has_to_give_up_something_holds_the_most_and_more_than_the_one_who_gains(steps, newcomer, amount):
-    holdings, uploads = Holdings(100, 1.0), {}
+    quota, uploads = Quota(100, 1.0), {}
     for client, taken, _ in steps:
         upload = Upload(client)
-        holdings.take(upload, taken)
+        quota.take(upload, taken)
         uploads[upload] = taken
-    total = held(holdings, uploads)
+    total = held(quota, uploads)
     if not total:
         return
-    victim = holdings.first_to_give_up(Upload(newcomer), amount)
+    victim = quota.first_to_give_up(Upload(newcomer), amount)
     if victim is None:
         assert max(total.values()) <= total[newcomer] + amount
     else:
@@ -352,7 +352,7 @@ def test_whoever_has_to_give_up_something_holds_the_most_and_more_than_the_one_w
 
 @given(sights=st.lists(st.tuples(CLIENTS, st.floats(0, 8)), max_size=20), client=CLIENTS, later=st.floats(0, 20))
 def test_client_is_alone_if_no_other_was_seen_in_the_last_ten_seconds(sights, client, later):
-    presence, now, last = Presence(), 0.0, {}
+    presence, now, last = RecentClients(), 0.0, {}
     for seen, pause in sights:
         now += pause
         presence.see(seen, now)
@@ -402,7 +402,7 @@ class Decoding:
 @pytest.mark.parametrize("first", ["waiting", "running"])
 @in_event_loop
 async def test_cancelled_picture_passes_its_turn_on(first):
-    decoding = Decoding(Turns(1, 1.0, lambda _: False))
+    decoding = Decoding(DecoderQueue(1, 1.0, lambda _: False))
     await decoding.add("a", 0)
     await decoding.add("a", 1)
     await decoding.add("b", 2)
@@ -415,7 +415,7 @@ async def test_cancelled_picture_passes_its_turn_on(first):
 
 @in_event_loop
 async def test_picture_cancelled_in_the_moment_of_its_turn_passes_it_on():
-    decoding = Decoding(Turns(1, 1.0, lambda _: False))
+    decoding = Decoding(DecoderQueue(1, 1.0, lambda _: False))
     await decoding.add("a", 0)
     await decoding.add("a", 1)
     await decoding.add("b", 2)
@@ -434,7 +434,7 @@ def test_decoders_are_shared_and_none_is_idle_without_a_reason(pictures, num_dec
     most = max(1, int(share * num_decoders))
 
     async def main():
-        decoding = Decoding(Turns(num_decoders, share, lambda _: False))
+        decoding = Decoding(DecoderQueue(num_decoders, share, lambda _: False))
         waiting = []
         for number, (client, rank, then) in enumerate(pictures):
             name = (client, rank + number / 1000)

@@ -46,7 +46,7 @@ def test_request_that_would_wait_too_long_is_overloaded(start):
             while admission.num_pictures < 10:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-            admission.pace.seconds_per_picture = 0.5
+            admission.service_time.seconds_per_picture = 0.5
             refused = post(client)
         assert_problem(refused, 503, "overloaded")
         assert int(refused.headers["retry-after"]) >= 1
@@ -123,13 +123,13 @@ def test_answer_is_awaited_for_its_deadline_and_no_longer(start, monkeypatch, wa
 
 def test_refused_pictures_leave_the_pace_as_it_is(start):
     client = start(session=FakeNetwork())
-    pace = client.service.admission.pace
-    pace.seconds_per_picture = 50.0
+    service_time = client.service.admission.service_time
+    service_time.seconds_per_picture = 50.0
     for _ in range(3):
         assert_problem(client.post("/identify", files=images(b"no picture")), 415, "unsupported_format")
-    assert pace.seconds_per_picture == 50.0
+    assert service_time.seconds_per_picture == 50.0
     assert post(client).status_code == 200
-    assert pace.seconds_per_picture < 50.0
+    assert service_time.seconds_per_picture < 50.0
 
 
 def test_client_can_shorten_the_deadline(start):

@@ -25,7 +25,7 @@ from structlog.testing import capture_logs
 from models.errors import InputError
 from serving.access.keys import make_key
 from serving.app import create_app
-from serving.corrections.desk import CorrectionDesk
+from serving.corrections.service import CorrectionService
 from serving.corrections.store import DATABASE_FILE, Store, _open
 from serving.errors import StoreUnavailable
 from tests.serving.conftest import wait_until_ready
@@ -408,8 +408,8 @@ def test_pictures_of_a_correction_count_as_held_until_they_are_stored(settings, 
 def test_a_database_that_does_not_respond_is_asked_once_and_holds_neither_answers_nor_the_stop(
     settings, folder, stuck, monkeypatch
 ):
-    monkeypatch.setattr("serving.corrections.desk._DEADLINE_S", 0.1)
-    monkeypatch.setattr("serving.corrections.desk._CLOSE_S", 0.1)
+    monkeypatch.setattr("serving.corrections.service._DEADLINE_S", 0.1)
+    monkeypatch.setattr("serving.corrections.service._CLOSE_S", 0.1)
     with running(settings, folder) as client:
         request_id = ask(client)
         for _ in range(2):
@@ -426,7 +426,7 @@ def test_a_database_that_does_not_respond_is_asked_once_and_holds_neither_answer
 def test_corrections_are_stored_again_once_the_database_responds(settings, folder, stuck, monkeypatch):
     with running(settings, folder) as client, ThreadPoolExecutor() as pool:
         with monkeypatch.context() as patch:
-            patch.setattr("serving.corrections.desk._DEADLINE_S", 0.1)
+            patch.setattr("serving.corrections.service._DEADLINE_S", 0.1)
             request_id = ask(client)
             assert_problem(correct(client, request_id, taxon="crocus"), 503, "store_unavailable")
         stuck.response.set()
@@ -448,12 +448,12 @@ def test_the_33rd_correction_that_waits_is_refused():
     store = SimpleNamespace(delete=lambda _: response.wait(60), close=lambda: None)
 
     async def act():
-        desk = CorrectionDesk(store, 365)
-        tasks = [asyncio.create_task(desk.delete(f"{number:032x}")) for number in range(34)]
+        correction_service = CorrectionService(store, 365)
+        tasks = [asyncio.create_task(correction_service.delete(f"{number:032x}")) for number in range(34)]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         response.set()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        desk.close()
+        correction_service.close()
         return outcomes
 
     *stored, refused = asyncio.run(act())
@@ -462,7 +462,7 @@ def test_the_33rd_correction_that_waits_is_refused():
 
 
 def test_what_is_too_old_is_looked_for_again_after_any_failure(monkeypatch):
-    monkeypatch.setattr("serving.corrections.desk._PURGE_EVERY_S", 0)
+    monkeypatch.setattr("serving.corrections.service._PURGE_EVERY_S", 0)
     outcomes, again = [RuntimeError], threading.Event()
 
     def purge(_):
@@ -472,11 +472,11 @@ def test_what_is_too_old_is_looked_for_again_after_any_failure(monkeypatch):
         return 0
 
     async def act():
-        desk = CorrectionDesk(SimpleNamespace(purge=purge, close=lambda: None), 365)
-        task = asyncio.create_task(desk.purge_forever())
+        correction_service = CorrectionService(SimpleNamespace(purge=purge, close=lambda: None), 365)
+        task = asyncio.create_task(correction_service.purge_forever())
         assert await asyncio.to_thread(again.wait, 60)
         task.cancel()
-        desk.close()
+        correction_service.close()
 
     asyncio.run(act())
 

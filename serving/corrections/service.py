@@ -76,7 +76,7 @@ class RecentAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored, but for what the person says."""
 
 
-class CorrectionDesk:
+class CorrectionService:
     """Remembers answers and stores corrections.
 
     Args:
