@@ -9,8 +9,7 @@
 Needs httpx (extra `client`). `AsyncClient` is the same with `await`.
 """
 
-from serving.client.clients import AsyncClient, Client
-from serving.client.exchange import ServiceRefusal, ServiceUnreachable
+from serving.client.clients import AsyncClient, Client, ServiceRefusal, ServiceUnreachable
 from serving.schemas import Parameters
 
 __all__ = ["AsyncClient", "Client", "Parameters", "ServiceRefusal", "ServiceUnreachable"]

@@ -1,22 +1,28 @@
-"""The client with asyncio, and the one with threads."""
+"""The client with asyncio, and the one with threads: what they send, when they send it again, and what came back."""
 
 import asyncio
+import email.utils
 import io
+import itertools
+import math
+import random
 import re
 import threading
+import time
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import aclosing, suppress
+from datetime import UTC
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import httpx
 import msgspec
 
-from models.errors import InputError, PictureError
+from models.errors import BotanifyError, InputError, PictureError, without_password
 from models.preprocess import read_picture
-from serving.client.exchange import exchange
-from serving.schemas import MAX_IMAGES, Identification, Parameters
+from serving.schemas import MAX_IMAGES, Identification, Parameters, Problem
 
 EVERYTHING: Final = Parameters()
 Picture = bytes | str | Path
@@ -31,7 +37,35 @@ _LEAST_SIDE_PX: Final = 224  # the input of common networks; smaller pictures lo
 _QUALITY: Final = 90
 # A proxy of the environment cannot reach a service on this machine.
 _WITHOUT_PROXY: Final = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
+_AGAIN: Final = (429, 502, 503, 504)
+_now = time.monotonic  # tests replace these three
+_sleep = asyncio.sleep
+_chance = random.uniform
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 30.0
+_MOST_UNREACHED: Final = 6  # attempts without any answer, 16 s on average: a service that restarts needs less
 _Result = TypeVar("_Result")
+_Document = TypeVar("_Document", Identification, Problem)
+
+
+class ServiceRefusal(BotanifyError):
+    """The service refused the request, and another attempt would not help or came too late.
+
+    Args:
+        problem: The problem document; the error's `document`.
+    """
+
+    code = "refused"
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)
+        self.document = problem
+
+
+class ServiceUnreachable(BotanifyError):
+    """No service answered in time."""
+
+    code = "unreachable"
 
 
 class AsyncClient:
@@ -49,16 +83,20 @@ class AsyncClient:
             limit = f"more than 0 s and at most {_MOST_TIMEOUT_S:,.0f} s"
             raise InputError("timeout_s is out of range", value=timeout_s, limit=limit, remedy="take 120, for example")
         if max_side_px is not None and max_side_px < _LEAST_SIDE_PX:
-            limit, remedy = f"at least {_LEAST_SIDE_PX} px", "give a longer side, such as 1600, or leave it out"
+            limit = f"at least {_LEAST_SIDE_PX} px"
+            remedy = "give a longer side, such as 1600, or leave it out"
             raise InputError("max_side_px is too small", value=max_side_px, limit=limit, remedy=remedy)
-        self._url, self._headers = checked_url(url), key_header(api_key)
-        self._timeout_s, self._max_side_px = timeout_s, max_side_px
+        self._url = checked_url(url)
+        self._headers = key_header(api_key)
+        self._timeout_s = timeout_s
+        self._max_side_px = max_side_px
         try:
-            # `exchange` has the time limit; a machine that does not take the connection is not there, and asked again.
+            # `_ask` has the time limit; a machine that does not take the connection is not there, and asked again.
             timeout = httpx.Timeout(None, connect=_CONNECT_S)
             self._http = httpx.AsyncClient(limits=_LIMITS, mounts=_WITHOUT_PROXY, timeout=timeout)
         except (httpx.InvalidURL, ValueError, ImportError) as error:  # ImportError: SOCKS needs another package
-            limit, remedy = "an address with http:// or https://", "correct HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
+            limit = "an address with http:// or https://"
+            remedy = "correct HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
             raise InputError("a proxy of the environment cannot be used", limit=limit, remedy=remedy) from error
         self._turns = asyncio.Semaphore(_MOST_QUESTIONS)
 
@@ -69,14 +107,13 @@ class AsyncClient:
     async def identify_json(self, *pictures: Picture, parameters: Parameters = EVERYTHING) -> bytes:
         """See `Client.identify_json`."""
         if not 1 <= len(pictures) <= MAX_IMAGES:
-            value, limit = f"{len(pictures)} photographs", f"1 to {MAX_IMAGES}"
+            value = f"{len(pictures)} photographs"
+            limit = f"1 to {MAX_IMAGES}"
             remedy = "ask once for each plant, or name a whole folder with `python -m serving.identify_folder`"
             raise InputError("one question is about one plant", value=value, limit=limit, remedy=remedy)
         async with self._turns:
             data = await asyncio.to_thread(self._read, pictures)
-            return await exchange(
-                self._send, self._url, data, parameters, timeout_s=self._timeout_s, headers=self._headers
-            )
+            return await self._ask(data, parameters)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -87,6 +124,55 @@ class AsyncClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def _ask(self, pictures: Sequence[bytes], parameters: Parameters) -> bytes:
+        """Asks about the plant that all pictures show, and again while the service is overloaded or away.
+
+        Before a new attempt it waits as long as `Retry-After` says, and a random time more ("full jitter"), so that
+        many clients do not come back together: at most 0.5 s before the first, twice as much before each further one,
+        and 30 s at most. `Prefer: wait` tells the service the time left. An attempt is canceled when the time of all
+        is over.
+        """
+        end = _now() + self._timeout_s
+        num_unreached = 0
+        shown = without_password(str(self._url))
+        failure: BotanifyError
+        for attempt in itertools.count():
+            left_s = end - _now()
+            request = httpx.Request(
+                "POST",
+                f"{str(self._url).rstrip('/')}/identify",
+                params=httpx.QueryParams(tuple(query_of(parameters))),
+                headers={
+                    **self._headers,
+                    "Accept-Encoding": "identity",
+                    "Prefer": f"wait={max(1, math.floor(left_s))}",
+                },
+                files=[("image", ("image", data)) for data in pictures],
+            )
+            try:
+                async with asyncio.timeout(left_s):
+                    response = await self._send(request)
+            except TimeoutError:
+                raise ServiceUnreachable(
+                    f"{shown} did not answer in time (limit {self._timeout_s:g} s): allow more time, or send smaller "
+                    "pictures."
+                ) from None
+            except httpx.RequestError as error:
+                num_unreached += 1
+                failure, pause_s = _unreachable(error, shown)
+            else:
+                if response.status_code == HTTPStatus.OK and _decoded(Identification, response):
+                    return response.content
+                failure = ServiceRefusal(_problem(response, shown))
+                pause_s = math.inf
+                if response.status_code in _AGAIN:
+                    pause_s = _retry_after_s(response.headers.get("Retry-After", ""))
+            pause_s += _chance(0.0, min(_FIRST_PAUSE_S * 2 ** min(attempt, 9), _LONGEST_PAUSE_S))
+            if not math.isfinite(pause_s) or _now() + pause_s >= end or num_unreached > _MOST_UNREACHED:
+                break
+            await _sleep(pause_s)
+        raise failure
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
         """Sends a request, and reads no more than an answer takes; what was packed unasked is not unpacked."""
@@ -176,6 +262,21 @@ class Client:
         self.close()
 
 
+def query_of(parameters: Parameters) -> list[tuple[str, str]]:
+    """Returns what is not as the service has it by default; a text that is not UTF-8 is an InputError."""
+    found: list[tuple[str, str]] = []
+    for field in msgspec.structs.fields(Parameters):
+        value = getattr(parameters, field.name)
+        if value == field.default:
+            continue
+        for each in value if isinstance(value, tuple | list) else [value]:
+            text = f"{each:.9f}" if isinstance(each, float) else str(each)
+            if re.search("[\\ud800-\\udfff]", text):  # a command line in another encoding
+                raise InputError(f"the parameter `{field.name}` is not UTF-8", value=ascii(text), remedy="correct it")
+            found.append((field.name, text))
+    return found
+
+
 def checked_url(text: str) -> httpx.URL:
     """Returns the address of a service; one that is not of HTTP, or has a query or a fragment, is an InputError."""
     with suppress(httpx.InvalidURL, ValueError):  # ValueError: a host name that IDNA does not allow
@@ -215,6 +316,50 @@ def shrunk(data: bytes, max_side_px: int) -> bytes:
     stream = io.BytesIO()
     picture.image.save(stream, "JPEG", quality=_QUALITY)
     return stream.getvalue()
+
+
+def _unreachable(error: httpx.RequestError, url: str) -> tuple[BotanifyError, float]:
+    """Returns the error of an attempt without an answer, and the least time before another; infinite if none helps."""
+    cannot_be_sent = isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
+    # The text about a request that cannot be sent can hold its headers, and so the key.
+    reason = type(error).__name__ if cannot_be_sent or not str(error) else error
+    failure = ServiceUnreachable(
+        f"no service answers at {url} ({reason}): check the address, and that the service runs."
+    )
+    return failure, math.inf if cannot_be_sent else 0.0
+
+
+def _decoded(kind: type[_Document], response: httpx.Response) -> _Document | None:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # what msgspec raises for odd bytes
+        return msgspec.json.decode(response.content, type=kind)
+    return None
+
+
+def _problem(response: httpx.Response, url: str) -> Problem:
+    """Returns the problem document of a refusal, or that of a response that is not from the service, but a proxy's."""
+    if problem := _decoded(Problem, response):
+        return problem
+    status = response.status_code
+    phrase = response.reason_phrase
+    detail = f"{url} answered {status} {phrase}, but not as botanify does: check the address, and any proxy before it."
+    if response.has_redirect_location:  # to follow it could send the key and the pictures to somebody else
+        place = response.headers["Location"]
+        with suppress(httpx.InvalidURL, ValueError):
+            found = httpx.URL(f"{url.rstrip('/')}/identify").join(place)
+            place = str(found.copy_with(userinfo=b"", query=None, fragment=None)).removesuffix("/identify")
+        detail = f"{url} redirects to {place} ({status} {phrase}): give that address, if you trust it."
+    return Problem("about:blank", phrase, status, detail, "http_error", "")
+
+
+def _retry_after_s(text: str) -> float:
+    """Returns the seconds of a `Retry-After`, which are a number or a date (RFC 9110, 10.2.3); 0 for anything else."""
+    if text.isdecimal():
+        return float(text)
+    try:
+        date = email.utils.parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return 0.0
+    return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - time.time())
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from serving.client import AsyncClient, Client, ServiceRefusal, ServiceUnreachable
-from serving.client import clients as clients_module
 from tests.serving.client.test_exchange import ANSWER
 
 
@@ -115,20 +114,20 @@ def test_no_more_is_read_than_an_answer_takes_and_nothing_is_unpacked(answer):
 def test_calls_wait_for_their_turn_before_they_read_and_before_their_time_begins(monkeypatch):
     started, ended, most_at_once = [], [], []
 
-    async def exchange(*_, timeout_s, **__):
+    async def answer(*_):
         most_at_once.append(len(started) - len(ended))
         await asyncio.sleep(0.01)
-        ended.append(timeout_s)
+        ended.append(1)
         return b""
 
     async def ask():
-        async with AsyncClient(timeout_s=1.2) as client:
+        async with AsyncClient() as client:
             await asyncio.gather(*(client.identify_json("a.jpg") for _ in range(200)))
 
     monkeypatch.setattr(Path, "read_bytes", lambda _: started.append(1) or b"1")
-    monkeypatch.setattr(clients_module, "exchange", exchange)
+    monkeypatch.setattr(AsyncClient, "_ask", answer)
     asyncio.run(ask())
-    assert ended == [1.2] * 200
+    assert len(ended) == 200
     assert 1 < max(most_at_once) <= 64
 
 

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.errors import InputError
-from serving.client.clients import EVERYTHING
-from serving.client.exchange import ServiceRefusal, ServiceUnreachable, exchange, query_of
+from serving.client import AsyncClient, ServiceRefusal, ServiceUnreachable
+from serving.client.clients import EVERYTHING, query_of
 from serving.schemas import Identification, ModelName, Parameters, Problem, VerdictView, parse_parameters
 
 ANSWER = Identification(
@@ -39,10 +39,10 @@ def refusal(status, retry_after=None):
 class Talk:
     """Plays the service; counts time without waiting."""
 
-    def __init__(self, *outcomes, **options):
+    def __init__(self, *outcomes, chance=lambda low, high: high, timeout_s=120.0):
         self.now, self.requests, self.pauses, self.outcomes = 0.0, [], [], list(outcomes)
-        self.chance = options.pop("chance", lambda low, high: high)
-        self.options = {"timeout_s": 120.0, "headers": {}, **options}
+        self.chance = chance
+        self.timeout_s = timeout_s
 
     async def send(self, request):
         self.requests.append(request)
@@ -58,10 +58,17 @@ class Talk:
         self.pauses.append(seconds)
 
     def run(self, url="http://host:1/", parameters=EVERYTHING, pictures=(b"1",)):
-        steps = exchange(self.send, httpx.URL(url), pictures, parameters, **self.options)
+        return msgspec.json.decode(self.run_json(url, parameters, pictures), type=Identification)
+
+    def run_json(self, url, parameters=EVERYTHING, pictures=(b"1",)):
+        client = AsyncClient(url, timeout_s=self.timeout_s)
+        steps = client.identify_json(*pictures, parameters=parameters)
         replaced = {"_now": lambda: self.now, "_sleep": self.sleep, "_chance": self.chance}
-        with mock.patch.multiple("serving.client.exchange", **replaced):
-            return msgspec.json.decode(asyncio.run(asyncio.wait_for(steps, 20)), type=Identification)
+        with (
+            mock.patch.multiple("serving.client.clients", **replaced),
+            mock.patch.object(client, "_send", self.send),
+        ):
+            return asyncio.run(asyncio.wait_for(steps, 20))
 
 
 def test_a_request_asks_for_everything():
@@ -107,7 +114,7 @@ def test_retry_after_is_the_least_pause_and_pauses_grow():
 
 @given(st.floats(0, 1))
 def test_pauses_are_random_up_to_their_limit(share):
-    talk = Talk(*[refusal(503, "1")] * 12, ok(), timeout_s=1e6, chance=lambda low, high: low + share * (high - low))
+    talk = Talk(*[refusal(503, "1")] * 12, ok(), timeout_s=86_400, chance=lambda low, high: low + share * (high - low))
     talk.run()
     assert all(1 <= pause <= 31 for pause in talk.pauses)
 
@@ -163,8 +170,7 @@ def test_what_is_not_from_the_service_is_a_refusal(content, status):
 def test_an_answer_is_exactly_what_the_service_sent():
     sent = msgspec.json.encode({**msgspec.to_builtins(ANSWER), "later": 1.50})
     talk = Talk(httpx.Response(200, content=sent))
-    steps = exchange(talk.send, httpx.URL("http://host"), (b"1",), Parameters(), timeout_s=9, headers={})
-    assert asyncio.run(steps) == sent
+    assert talk.run_json("http://host") == sent
 
 
 @pytest.mark.parametrize("error", [httpx.UnsupportedProtocol, httpx.LocalProtocolError])
