@@ -2,7 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Literal, cast
 
 import msgspec
 import timm
@@ -11,10 +11,7 @@ from models.bundle import load_bundle
 from models.errors import CheckpointError, RecipeError
 from models.network import side_multiple
 from models.preprocess import Channels, InputSpec
-from training.recipe import SMALLEST_PX, PictureRecipe, Recipe, check_stored_recipe
-
-# What the first versions trained every network with, and wrote into no recipe: those of ImageNet.
-_OF_IMAGENET: Final = {"interpolation": "bicubic", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+from training.recipe import NORMALIZATION, SMALLEST_PX, PictureRecipe, Recipe, check_stored_recipe
 
 
 def input_spec(recipe: Recipe) -> InputSpec:
@@ -35,7 +32,7 @@ def stored_input_spec(content: dict[str, Any], origin: str) -> InputSpec:
         CheckpointError: The normalization is not valid.
     """
     stored = content.get("pictures", {})
-    normalization = {name: stored.get(name) or value for name, value in _OF_IMAGENET.items()}
+    normalization = {name: stored[name] for name in NORMALIZATION if name in stored}
     try:
         return _sized(check_stored_recipe(content, origin).pictures, normalization)
     except msgspec.ValidationError as error:
@@ -47,7 +44,7 @@ def stored_input_spec(content: dict[str, Any], origin: str) -> InputSpec:
 def with_input(plain: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
     """Adds to a recipe as plain values what `stored_input_spec` reads: the normalization, which is no setting."""
     spec = input_spec(recipe)
-    return plain | {"pictures": plain["pictures"] | {name: getattr(spec, name) for name in _OF_IMAGENET}}
+    return plain | {"pictures": plain["pictures"] | {name: getattr(spec, name) for name in NORMALIZATION}}
 
 
 def with_fitting_sizes(recipe: Recipe) -> tuple[Recipe, str]:

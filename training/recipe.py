@@ -35,37 +35,8 @@ Compile = Literal["off", "default", "reduce-overhead"]
 NEGATIVES_SHARE: Final = 0.125
 """Pictures without a plant, and as many of unknown plants, that are added to each batch, as a share of batch_size; at
 least one."""
-REMOVED: Final = {
-    "name": "leave it out; a recipe is called as its file",
-    "description": "write it as a comment",
-    "data.cache_gb": "leave it out; the operating system caches files",
-    "data.expect_outputs": "leave it out; prepare.py counts them, with the key of the same name in its collection",
-    "data.prefetch_factor": "leave it out; a loader process prepares 4 batches in advance",
-    "data.persistent_workers": "leave it out; loader processes run until the training ends",
-    "network.drop_path": "leave it out; it is half of dropout",
-    "network.ghost_size": "use a smaller batch_size with accumulate, which gives the same statistics",
-    "schedule.step_epochs": 'leave it out; decay = "step" decays after each third of the epochs',
-    "schedule.step_factor": 'leave it out; decay = "step" decays to a tenth',
-    "schedule.head_only_epochs": "use warmup_epochs, which keeps the first steps small",
-    "pictures.interpolation": "leave it out; it is that of the initial weights",
-    "pictures.mean": "leave it out; it is that of the initial weights",
-    "pictures.std": "leave it out; it is that of the initial weights",
-    "augment.crop_ratio_max": "leave it out; it is 4/3",
-    "augment.flip": "leave it out; half of the pictures are flipped",
-    "augment.randaugment_ops": "leave it out for 2 operations, or switch them off with randaugment_magnitude = 0",
-    "negatives.negatives_share": "leave it out; it is an eighth of batch_size",
-    "negatives.plant_weight": "leave it out; it is 0.5",
-    "hardware.memory_gb": "leave it out, or hide the card's memory from the run by other means, such as MIG",
-    "run.checkpoint_every_minutes": "leave it out for 10 minutes, or use checkpoint_every_steps",
-    "run.keep": "leave it out; the 3 newest checkpoints are kept",
-    "run.validate_every_steps": "use validate_every_epochs",
-    "run.patience": "use fewer epochs; best.pt is the best checkpoint of the run",
-    "run.max_bad_steps": "leave it out; 26 steps in a row without a finite gradient end the run",
-    "run.tensorboard": "leave it out; event files are written if TensorBoard is installed",
-}
-"""Keys of earlier versions, and what to do instead. Recipes of checkpoints may still hold them."""
-
-
+NORMALIZATION: Final = ("interpolation", "mean", "std")
+"""What a checkpoint keeps of its pictures beside the settings; see `training.network_input`."""
 FIXED_AT_RESUME: Final = "a run must be resumed with the same value, since it decides what each step does"
 """Stands in the annotation of such a setting."""
 
@@ -265,13 +236,8 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
     """Turns plain values, as read from TOML or JSON, into a checked recipe; the error names `origin`.
 
     Raises:
-        RecipeError: An unknown or removed key, a wrong type or a value out of range; the message gives its path.
+        RecipeError: An unknown key, a wrong type or a value out of range; the message gives its path.
     """
-    for key, instead in REMOVED.items():
-        section, _, knob = key.rpartition(".")
-        part = content.get(section, {}) if section else content
-        if isinstance(part, dict) and knob in part:
-            raise RecipeError(f"the recipe {origin} has a setting of an earlier version", value=key, remedy=instead)
     paths = dict(path_fields(Recipe))
     for section, part in content.items():
         if isinstance(part, dict):  # a path that is an empty text is not set
@@ -309,26 +275,20 @@ def recipe_to_store(recipe: Recipe) -> dict[str, Any]:
 
 
 def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
-    """Reads the recipe of a checkpoint; settings that an earlier version had and this one lacks are dropped.
-
-    Earlier versions trained at the sizes of `progressive` even where `picture_px` was another.
+    """Reads the recipe of a checkpoint, in which the normalization of the pictures stands beside the settings.
 
     Raises:
-        RecipeError: As `check_recipe` does.
+        RecipeError: Another version wrote it, with other settings.
     """
-    current: dict[str, Any] = {}
-    for name, part in content.items():
-        if isinstance(part, dict):
-            current[name] = {key: value for key, value in part.items() if f"{name}.{key}" not in REMOVED}
-        elif name not in REMOVED:
-            current[name] = part
-    if current.get("network", {}).get("norms") in {"ghost", "sync"}:
-        current["network"]["norms"] = "leave"
-    if isinstance(compiled := current.get("hardware", {}).get("compile"), bool):
-        current["hardware"]["compile"] = "default" if compiled else "off"
-    if steps := current.get("pictures", {}).get("progressive"):
-        current["pictures"]["picture_px"] = steps[-1][1]
-    return check_recipe(current, origin)
+    pictures = {name: value for name, value in content.get("pictures", {}).items() if name not in NORMALIZATION}
+    try:
+        return check_recipe(content | {"pictures": pictures}, origin)
+    except RecipeError as error:
+        raise RecipeError(
+            f"the checkpoint {origin} was written by another version of this program",
+            value=error.value,
+            remedy="use that version, or start a new run from its weights with --weights",
+        ) from error
 
 
 def rate_factor(schedule: ScheduleRecipe, num_ranks: int) -> float:

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from models.atomic_file import locked, write_json
 from models.errors import RecipeError
-from training.recipe import REMOVED, Recipe, check_recipe, read_recipe, recipe_to_store, sizes_by_flags
+from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_store, sizes_by_flags
 from training.toml_file import section_to_plain
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
@@ -101,9 +101,6 @@ def parse(arguments: list[str]) -> Train:
     if named is None and not {"-h", "--help"} & set(arguments):
         raise RecipeError("no recipe is given", remedy="give one first, as in: train.py b4_5337 --data DATA")
     given = [word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")]
-    for key, instead in REMOVED.items():
-        if "." in key and {key.partition(".")[2], f"no_{key.partition('.')[2]}"} & set(given):
-            raise RecipeError("a flag of an earlier version", value=_flag(key), remedy=instead)
     path = Path(named or "b4_5337")
     of_file = read_recipe(path)
     command = tyro.cli(

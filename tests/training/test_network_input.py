@@ -48,11 +48,6 @@ def test_the_reference_recipe_has_the_input_that_it_had():
     assert (spec.mean, spec.std, spec.interpolation) == (IMAGENET_MEAN, IMAGENET_STD, "bicubic")
 
 
-def test_the_oldest_checkpoints_of_any_network_were_normalized_as_for_imagenet():
-    spec = stored_input_spec(section_to_plain(recipe_for("vit_small_patch16_224")), "old.pt")
-    assert (spec.mean, spec.std, spec.interpolation) == (IMAGENET_MEAN, IMAGENET_STD, "bicubic")
-
-
 def test_a_checkpoint_holds_its_normalization_whatever_became_of_the_initial_weights():
     recipe = recipe_for("vit_small_patch16_224", serve_px=224)
     stored = with_input(section_to_plain(recipe), recipe)

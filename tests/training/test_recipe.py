@@ -11,7 +11,6 @@ from models.program import read_flags
 from training.drawn import SPLIT_OF_PICTURE
 from training.evaluate import Evaluate
 from training.recipe import (
-    REMOVED,
     PictureRecipe,
     RunRecipe,
     check_recipe,
@@ -42,8 +41,6 @@ def write(folder, text):
         ('[hardware]\namp = "fp8"', r"\$\.hardware\.amp"),
         ("[data]\nworkers = -1", r"\$\.data\.workers"),
         ("[data]\ncache_gb = 1", "cache_gb"),
-        ("[augment]\nflip = 0.5", r"earlier version.*augment\.flip.*half of the pictures"),
-        ('name = "x"', r"earlier version.*got name.*as its file"),
         ("name = x", "not valid TOML"),
         ("name = " + "[" * 3000, "not valid TOML"),
         ("name = " + "9" * 5000, "not valid TOML"),
@@ -132,19 +129,14 @@ def test_every_recipe_of_the_project_is_valid_and_survives_plain_values_and_json
     assert plain["run"]["run"] == tomllib.loads(path.read_text()).get("run", {}).get("run", "runs/run")
 
 
-def test_the_recipe_of_an_old_checkpoint_is_read_without_its_removed_settings():
+def test_the_recipe_of_a_checkpoint_is_read_without_its_normalization_and_that_of_another_version_is_refused():
     recipe = read_recipe(Path("debug"))
     plain = section_to_plain(recipe)
-    for key in REMOVED:
-        section, _, name = key.rpartition(".")
-        (plain[section] if section else plain)[name] = 2.0
-    plain["network"]["norms"], plain["hardware"]["compile"] = "ghost", False
-    assert check_stored_recipe(plain, origin="old.pt") == recipe
-    # The checkpoint's own record stays as it was.
-    assert (plain["data"]["cache_gb"], plain["hardware"]["compile"]) == (2.0, False)
-    plain["data"]["cache_tb"] = 2.0
-    with pytest.raises(RecipeError, match="cache_tb"):
-        check_stored_recipe(plain, origin="new.pt")
+    plain["pictures"]["mean"] = (0.5, 0.5, 0.5)
+    assert check_stored_recipe(plain, origin="new.pt") == recipe
+    plain["data"]["cache_gb"] = 2.0
+    with pytest.raises(RecipeError, match=r"old\.pt was written by another version.*cache_gb.*--weights"):
+        check_stored_recipe(plain, origin="old.pt")
 
 
 def test_a_flag_overrides_the_recipe_and_the_recipe_the_default(tmp_path):
@@ -166,13 +158,6 @@ def test_a_flag_out_of_range_is_refused_with_its_name_and_range(flags, tmp_path)
         parse([str(write(tmp_path, "")), *flags])
     assert " ".join(flags) in str(caught.value)
     assert caught.value.limit
-
-
-@pytest.mark.parametrize("flag", ["--flip", "--no-tensorboard", "--checkpoint-every-minutes=3"])
-def test_a_flag_of_an_earlier_version_says_what_to_use_instead(flag):
-    with pytest.raises(RecipeError, match="a flag of an earlier version") as caught:
-        parse(["b4_5337", flag])
-    assert caught.value.remedy
 
 
 def test_a_misspelt_flag_is_refused_with_the_nearest(tmp_path, capsys):
@@ -248,12 +233,6 @@ def test_steps_that_are_out_of_order_are_refused(epochs):
     plain["pictures"]["progressive"] = [(epochs[0], 260), (epochs[1], 320)]
     with pytest.raises(RecipeError, match="order of their epochs"):
         check_recipe(plain, "drawn")
-
-
-def test_an_old_checkpoint_has_the_size_that_it_was_trained_with():
-    plain = section_to_plain(read_recipe(Path("own_folder")))
-    plain["pictures"]["picture_px"] = 96  # as earlier versions wrote it with --picture-px 96
-    assert check_stored_recipe(plain, "old.pt").pictures.picture_px == 320
 
 
 @given(

@@ -83,13 +83,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the device, for the model card."""
     plant_output: dict[str, Any] | None = None
     """With pictures that show no plant: the auxiliary output's `weights` and `averaged` weights, and the hash of
-    the list of those pictures, `negatives_sha256`. Other runs have no such field in the file."""
+    the list of those pictures, `negatives_sha256`. None for other runs."""
     initial_weights: str = ""
-    """What was loaded before the first step, in words; empty in files of earlier versions."""
+    """What was loaded before the first step, in words."""
     unknown_sha256: str = ""
-    """With pictures of unknown plants: the hash of their list. Other runs have no such field in the file."""
+    """With pictures of unknown plants: the hash of their list."""
     packed_from: str = ""
-    """With packed data: hash of the manifest that it was made from. Other runs have no such field in the file."""
+    """With packed data: hash of the manifest that it was made from."""
 
     @property
     def trained_with(self) -> str:
@@ -117,12 +117,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint. If that fails, a previous file is unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = msgspec.structs.asdict(checkpoint)
-    for name in ("plant_output", "unknown_sha256", "packed_from", "initial_weights"):
-        if not content[name]:
-            del content[name]  # files of other runs stay readable for earlier versions
     with replaced(path) as stream:
-        torch.save(content, stream)
+        torch.save(msgspec.structs.asdict(checkpoint), stream)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

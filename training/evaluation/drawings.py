@@ -24,7 +24,7 @@ from models.ranking import Floats
 from training.dataset.manifest import Manifest
 from training.evaluation.predictions import Predictions
 from training.loading.storage import PictureStore
-from training.monitor.log import Event, rates, read_log, without_repeats
+from training.monitor.log import Event, read_log, without_repeats
 
 SHEETS: Final = ("confusions.jpg", "surest-mistakes.jpg")
 """The files that `draw_mistakes` can return."""
@@ -94,7 +94,7 @@ def learning_curves(folder: Path) -> bytes:
         top1.fill_between(steps, *bounds.T, color=_COLORS[0], alpha=0.2, linewidth=0)
         top1.plot(steps, [share["value"] for share in shares], color=_COLORS[0], marker="o", markersize=3)
         top1.yaxis.set_major_formatter(PercentFormatter(1))
-        named = [rates(event["lr"]) for event in readings]
+        named = [event["lr"] for event in readings]
         for color, name in zip(_COLORS, dict.fromkeys(name for lr in named for name in lr), strict=False):
             values = [lr.get(name, np.nan) for lr in named]
             learning_rates.plot(_floats(readings, "step"), values, color=color, label=name)

@@ -4,7 +4,7 @@ If TensorBoard is installed, `tensorboard --logdir runs` draws loss, learning ra
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,11 +82,6 @@ def points_of(event: str, fields: Mapping[str, Any]) -> dict[str, float]:
             points["validation/loss"] = validation["loss"]
             points |= {f"validation/{name}": validation[name]["value"] for name in ("top1", "top5")}
     return points
-
-
-def rates(lr: Mapping[str, float] | Sequence[float]) -> dict[str, float]:
-    """The learning rates of a log by name; logs of earlier versions have a list of parameter groups."""
-    return dict(lr) if isinstance(lr, Mapping) else {f"group_{number}": rate for number, rate in enumerate(lr, 1)}
 
 
 def read_log(folder: Path) -> list[Event]:

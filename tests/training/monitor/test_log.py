@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from models.errors import DataError
 from tests.training.small import ROOT, run_training
 from training.monitor import log as module
-from training.monitor.log import RunLog, rates, read_log, without_repeats
+from training.monitor.log import RunLog, read_log, without_repeats
 
 TOP1 = {"value": 0.5, "num_pictures": 8, "interval_95": (0.2, 0.8)}
 EPOCH = {"seconds": 2.0, "pictures_per_s": 9.5, "validation": {"top1": TOP1, "top5": TOP1, "loss": 1.5}}
@@ -168,11 +168,6 @@ def test_a_run_that_starts_over_hides_the_previous_one(tmp_path):
     shows = displayed(tmp_path)
     assert points(shows, "training/loss") == [(1, 0.5), (2, 1)]
     assert points(shows, "validation/top1") == []
-
-
-def test_rates_of_older_logs_are_numbered():
-    assert rates(RATES) == RATES
-    assert rates([1.0, 3.0]) == {"group_1": 1.0, "group_2": 3.0}
 
 
 @pytest.mark.slow
