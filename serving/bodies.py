@@ -96,7 +96,8 @@ async def read_body(
         ClientLeft: The client disconnected.
     """
     kind, options = parse_options_header(content_type)
-    is_form, boundary = kind == "multipart/form-data", options.get("boundary", "")
+    is_form = kind == "multipart/form-data"
+    boundary = options.get("boundary", "")
     what, max_bytes = ("request", limits.request_bytes) if is_form else ("picture", limits.picture_bytes)
     _check_content_length(content_length, max_bytes, what)
     try:
@@ -175,7 +176,8 @@ class _Form:
     """Collects a multipart form from the parser's events."""
 
     def __init__(self, limits: BodyLimits, names: FormNames) -> None:
-        self._limits, self._names = limits, names
+        self._limits = limits
+        self._names = names
         self._pictures: list[bytes] = []
         self._fields: dict[str, list[str]] = {}
         self._unknown: list[str] = []
@@ -215,7 +217,9 @@ class _Form:
         return Body(self._pictures, self._fields, unknown_warnings("form field", self._unknown))
 
     def _begin_part(self, name: str) -> None:
-        self._name, self._content, self._num_bytes = name, _Content(), 0
+        self._name = name
+        self._content = _Content()
+        self._num_bytes = 0
         self._num_parts += 1
         if self._num_parts > _MAX_PARTS:
             raise MalformedBody(
@@ -261,7 +265,8 @@ async def _chunks(
     """Gives the chunks of a body, and extends the timeout by the time that their bytes may take."""
     start_s = asyncio.get_running_loop().time()
     timeout_at_s = start_s + limits.time_limit_s(0)
-    num_bytes, more = 0, True
+    num_bytes = 0
+    more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":

@@ -25,7 +25,7 @@ from litestar.utils import normalize_path
 
 from serving.access.control import AccessControl
 from serving.access.origins import headers_for_pages, refused_preflight
-from serving.errors import ClientLeft, NotReady, RateLimited, RequestError
+from serving.errors import ClientLeft, NotReady, RequestError
 from serving.metrics import Metrics
 from serving.problems import send_problem
 
@@ -65,35 +65,35 @@ def with_refusals(app: Litestar, access: AccessControl) -> ASGIApp:
         return not NOT_BY_ADDRESS.items() <= route.opt.items()
 
     async def layer(scope: Scope, receive: Receive, send: Send) -> None:
-        error = None
-        if scope["type"] == ScopeType.HTTP:
-            error = _refusal(scope, config, access if is_by_address(scope) else None)
-        if error is None:
-            await handle(scope, receive, send)
-        else:
+        try:
+            if scope["type"] == ScopeType.HTTP and not _is_allowed_preflight(scope, config) and is_by_address(scope):
+                access.limit_address(scope["client"][0] if scope["client"] else None)
+        except RequestError as error:
             await send_problem(scope, receive, send, error)
+        else:
+            await handle(scope, receive, send)
 
     return layer
 
 
-def _refusal(scope: HTTPScope, config: CORSConfig | None, access: AccessControl | None) -> RequestError | None:
-    if config is not None and scope["method"] == "OPTIONS":
-        headers = Request[Any, Any, Any](scope).headers
-        reason = refused_preflight(  # Litestar would answer in plain text
-            config,
-            headers.get("origin"),
-            headers.get("access-control-request-method"),
-            headers.get("access-control-request-headers", ""),
-        )
-        if reason is None:
-            return None  # a key keeps its rate; the browser asks before each of its requests
-        return RequestError(f"a page of another origin may not send {reason}", remedy="ask the operator to allow it")
-    if access is not None:
-        try:
-            access.limit_address(scope["client"][0] if scope["client"] else None)
-        except RateLimited as error:
-            return error
-    return None
+def _is_allowed_preflight(scope: HTTPScope, config: CORSConfig | None) -> bool:
+    """Whether this is a request that a browser sends before those of a page of another origin, which keep their rate.
+
+    Raises:
+        RequestError: The page may not send what it asks for; Litestar would answer in plain text.
+    """
+    if config is None or scope["method"] != "OPTIONS":
+        return False
+    headers = Request[Any, Any, Any](scope).headers
+    reason = refused_preflight(
+        config,
+        headers.get("origin"),
+        headers.get("access-control-request-method"),
+        headers.get("access-control-request-headers", ""),
+    )
+    if reason is not None:
+        raise RequestError(f"a page of another origin may not send {reason}", remedy="ask the operator to allow it")
+    return True
 
 
 class ObservabilityMiddleware:
@@ -118,7 +118,10 @@ class ObservabilityMiddleware:
         *,
         cors: CORSConfig | None = None,
     ) -> None:
-        self._app, self._metrics, self._is_draining, self._cors = app, metrics, is_draining, cors
+        self._app = app
+        self._metrics = metrics
+        self._is_draining = is_draining
+        self._cors = cors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one ASGI connection."""
@@ -141,9 +144,12 @@ class ObservabilityMiddleware:
 
     def _record(self, exchange: "_Exchange") -> None:
         seconds = time.perf_counter() - exchange.started
-        state, method, status = exchange.scope["state"], exchange.method, exchange.status
+        state = exchange.scope["state"]
+        method = exchange.method
+        status = exchange.status
         route = str(exchange.scope.get("path_template") or "unmatched")  # never the path of the request
-        code, client = state.get("problem_code"), state.get("client")  # addresses are personal data and never logged
+        code = state.get("problem_code")
+        client = state.get("client")  # addresses are personal data and never logged
         self._metrics.requests.labels(route, method, str(status)).inc()
         self._metrics.request_s.labels(route).observe(seconds)
         if code is not None and code != ClientLeft.code:  # a disconnect is not a refusal
@@ -165,7 +171,9 @@ class _Exchange:
         self.status = 0
         self._is_read = scope["method"] in {"GET", "HEAD"}
         self._has_no_body = scope["method"] == "HEAD"
-        self._send, self._is_draining, self._cors = send, is_draining, cors
+        self._send = send
+        self._is_draining = is_draining
+        self._cors = cors
         self.scope: Any = {**scope, "method": "GET"} if self._has_no_body else scope
         coding = b",".join(value for name, value in scope["headers"] if name == b"accept-encoding")
         if not accepts_gzip(coding.decode("latin-1")):  # Litestar ignores the weight in "gzip;q=0"
@@ -288,7 +296,8 @@ def is_unchanged(request: HeaderPairs, response: HeaderPairs) -> bool:
         tag = current.get(b"etag")
         tags = {each.strip().removeprefix(b"W/") for each in b",".join(known).split(b",")}
         return tag is not None and (b"*" in tags or tag.removeprefix(b"W/") in tags)
-    modified, limit = _date(current.get(b"last-modified", b"")), _date(since[0])
+    modified = _date(current.get(b"last-modified", b""))
+    limit = _date(since[0])
     return modified is not None and limit is not None and modified <= limit
 
 

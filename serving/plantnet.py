@@ -202,16 +202,19 @@ async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Res
     answered = await answer_pictures(
         request, deps, client, lambda _fields: asked, deadline_s=deps.deadline_s, names=_FORM
     )
-    no_reject, with_images = _is_on(request, "no-reject"), _is_on(request, "include-related-images")
+    no_reject = _is_on(request, "no-reject")
+    with_images = _is_on(request, "include-related-images")
     if answered.plant.verdict.rank == "not_a_plant" and not no_reject:
         raise NotFound("Species not found")
-    pictures, record = answered.body.pictures, answered.loaded.bundle.record
+    pictures = answered.body.pictures
+    record = answered.loaded.bundle.record
     hashes = await asyncio.to_thread(
         lambda: [hashlib.md5(each, usedforsecurity=False).hexdigest() for each in pictures]
     )
     organs = answered.body.fields.get("organs", [])
     if len(organs) > len(pictures):
-        value, limit = f"{len(organs)} organs", f"at most {len(pictures)}, the number of pictures"
+        value = f"{len(organs)} organs"
+        limit = f"at most {len(pictures)}, the number of pictures"
         raise BadParameter("there is an organ without a picture", value=value, limit=limit, remedy=_SEND_PAIRS)
     language = _language(request)
     results = [
@@ -273,7 +276,8 @@ def projects(request: AnyRequest, deps: Deps) -> list[Project]:
     """All taxa, and the lists of taxa that the operator keeps."""
     _authorize(request, deps)
     loaded = deps.live_bundle.current
-    record, lists = loaded.bundle.record, loaded.selector.lists
+    record = loaded.bundle.record
+    lists = loaded.selector.lists
     everything = Project(ALL_TAXA, record.name, record.description, len(loaded.taxonomy.taxa))
     return [everything, *(Project(name, name, "", int(choice.chosen_T.sum())) for name, choice in lists.items())]
 
@@ -282,7 +286,8 @@ def projects(request: AnyRequest, deps: Deps) -> list[Project]:
 async def species(request: AnyRequest, deps: Deps, project: ProjectName = ALL_TAXA) -> Response[bytes]:
     """The taxa of a project."""
     _authorize(request, deps, project)
-    loaded, language = deps.live_bundle.current, _language(request)
+    loaded = deps.live_bundle.current
+    language = _language(request)
     taxa = loaded.taxonomy.taxa
     chosen_T = np.ones(len(taxa), bool) if project == ALL_TAXA else loaded.selector.lists[project].chosen_T
 

@@ -67,7 +67,9 @@ def problem_response(request: Request[Any, Any, Any], error: Exception) -> Respo
 
     A lack of memory passes when other requests end, so it is refused as overload.
     """
-    state, index, headers = request.scope["state"], None, {}
+    state = request.scope["state"]
+    index = None
+    headers: dict[str, str] = {}
     if isinstance(error, MemoryError):
         _log.warning("out_of_memory")
         error = Overloaded.with_retry("the service has no memory for this request now", 1)
@@ -77,7 +79,9 @@ def problem_response(request: Request[Any, Any, Any], error: Exception) -> Respo
     if isinstance(error, RequestError):
         code = error.reason.code if isinstance(error, BadPicture) else error.code
         sentence = str(error)
-        detail, index, headers = sentence[:1].upper() + sentence[1:], error.index, _headers(error)
+        detail = sentence[:1].upper() + sentence[1:]
+        index = error.index
+        headers = _headers(error)
     elif isinstance(error, HTTPException) and error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
         code = _FRAMEWORK_CODES.get(error.status_code, "bad_request")
         detail = _FRAMEWORK_DETAILS[code]

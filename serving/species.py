@@ -193,7 +193,8 @@ def _status(query: str, names: TaxonNames, *, is_start: bool) -> tuple[SpeciesSt
 
 
 def _meaning(known: KnownName, taxa: Sequence[str]) -> str:
-    name, kind = known.match.name, known.match.kind
+    name = known.match.name
+    kind = known.match.kind
     if kind == "accepted":
         return f"This model can name {name}."
     if kind in {"genus", "family"}:

@@ -122,7 +122,8 @@ class AccessControl:
     """
 
     def __init__(self, keys: ApiKeys | None = None, rate_limiter: RateLimiter | None = None) -> None:
-        self._keys, self._rate_limiter = keys, rate_limiter
+        self._keys = keys
+        self._rate_limiter = rate_limiter
 
     @property
     def requires_key(self) -> bool:

@@ -88,7 +88,8 @@ class CorrectionService:
         self.days = days
         self._store = store
         self._answers: OrderedDict[tuple[str, str], RecentAnswer] = OrderedDict()
-        self._writer, self._purger = Worker("corrections"), Worker("purge")
+        self._writer = Worker("corrections")
+        self._purger = Worker("purge")
         self._call: asyncio.Future[Any] | None = None
         self._num_waiting = 0
         self._is_away = False
