@@ -23,8 +23,7 @@ from models.bundle_record import BF16_FORMAT_VERSION, FORMAT_VERSION, Architectu
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from models.taxonomy import Output, Taxon, Taxonomy
-from training.bundling.fp16 import write_fp16
-from training.bundling.onnx_file import fold_batch_norm, write_onnx
+from training.bundling.onnx_file import fold_batch_norm, write_fp16, write_onnx
 from training.machine import current_commit
 from training.program import run_program
 

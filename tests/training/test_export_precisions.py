@@ -11,7 +11,7 @@ from models.errors import InputError, RecipeError
 from models.openvino_session import OpenVinoSession
 from models.preprocess import picture_to_input
 from tests.models.test_session import HAS_BF16
-from training.bundling.fp16 import write_rounded
+from training.bundling.onnx_file import write_rounded
 from training.evaluate import Evaluate, evaluate
 from training.export import Export, export
 

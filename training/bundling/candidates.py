@@ -22,8 +22,7 @@ from training.bundling.evaluated_network import (
     metric,
     predictions_on,
 )
-from training.bundling.fp16 import write_fp16, write_rounded
-from training.bundling.onnx_file import write_fp32
+from training.bundling.onnx_file import write_fp16, write_fp32, write_rounded
 from training.bundling.place import FittedPlace
 from training.engine.checkpoint import Checkpoint
 from training.evaluation.predictions import Outputs, Predictions, Rows, chunks

@@ -10,8 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.errors import BotanifyError
 from models.session import OnnxSession
-from training.bundling.fp16 import fold_constants, restore_metadata, write_fp16, write_rounded
-from training.bundling.onnx_file import OPSET
+from training.bundling.onnx_file import OPSET, fold_constants, restore_metadata, write_fp16, write_rounded
 
 
 def write_graph(path, nodes, constants, shape=("batch", 2, 4, 4), opset=20):

@@ -12,7 +12,7 @@ from models.preprocess import InputSpec, picture_to_input
 from models.session import OnnxSession
 from tests.models.tiny import SIDE_PX, write_network
 from training.bundling.bundle_description import draw_golden, record_golden
-from training.bundling.fp16 import write_fp16
+from training.bundling.onnx_file import write_fp16
 
 
 @pytest.fixture(scope="module")
