@@ -24,12 +24,12 @@ import tyro
 
 from benchmarks.result import read_result, table, write_result
 from benchmarks.serving.flags import DEMONSTRATION
-from models.answer import AnswerModel, decide
+from models.answer import decide
 from models.bundle import load_bundle
 from models.metrics import Share, Whole, share
 from models.ranking import Floats
 from models.taxonomy import Output, Taxon, Taxonomy
-from training.bundling.tables import LabeledOutputs, TableData, fit_tables, training_prior
+from training.bundling.tables import LabeledOutputs, TableData, fit_tables
 from training.dataset.manifest import Manifest
 from training.evaluation.answers import StrangerFigures, stranger_figures
 from training.evaluation.pictures import PictureFiles, pictures_of
@@ -135,19 +135,11 @@ def measure(pictures: Pictures) -> Iterator[Row]:
             validation=pictures.validation,
             negatives=pictures.fit_things,
             negative_groups=np.arange(len(pictures.fit_things.logits)),
-            prior_T=training_prior(training.labels, taxonomy),
             data="calibration",
             num_pictures=len(pictures.calibration.labels),
         )
         fitted = fit_tables(data, pictures.temperature, {})
-        tables = fitted.calibration
-        model = AnswerModel(
-            taxonomy,
-            pictures.temperature,
-            fitted.thresholds.thresholds,
-            calibration=tables,
-            mistaken=fitted.mistaken,
-        )
+        model = fitted.model
         known = test.outputs.score(model, test.labels)
         unknown, things = (each.score(model) for each in (pictures.unknown, pictures.test_things))
         verdicts = decide(known, model)

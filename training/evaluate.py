@@ -21,6 +21,7 @@ explain_missing_packages(INSTALL)
 
 import msgspec
 
+from models.answer import AnswerModel
 from models.atomic_file import as_json, replace_together
 from models.bundle import Bundle, load_bundle
 from models.bundle_record import Precision
@@ -235,7 +236,7 @@ def measure(
         folder.mkdir(parents=True, exist_ok=True)
     pictures = pictures_of(manifest, split, subject.input, workers)
     outputs = store_outputs(subject.run(pictures.pixels()), folder)
-    return pictures.predictions(outputs.logits, subject.temperature), outputs
+    return pictures.predictions(outputs, AnswerModel(manifest.taxonomy, subject.temperature)), outputs
 
 
 def _write_suspects(command: Evaluate, subject: Subject, manifest: Manifest, *, other_data: bool) -> None:

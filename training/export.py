@@ -9,7 +9,7 @@ python training/export.py --checkpoint FILE --data DATA --out DIR [--precision f
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -36,19 +36,17 @@ from models.bundle import (
     Bundle,
     seal_bundle,
 )
-from models.bundle_record import BundleRecord, Check, FileName, Metric, Precision
+from models.bundle_record import Check, FileName, LeftOut, Metric, Precision
 from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, Calibration, write_calibration
 from models.errors import BundleError, DataError, RecipeError
 from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
 from models.openvino_session import require_bf16
 from models.place import PLACE_FILE, PLACE_PART, write_place
-from models.preprocess import InputSpec
 from models.ranking import RANKS, Rank
-from models.taxonomy import Taxonomy
 from training.bundling.model_card import (
     MODEL_CARD_FILE,
-    calibration_section,
-    commands_section,
+    card_commands,
+    describe_check,
     describe_fit,
     describe_threshold,
     model_card,
@@ -61,13 +59,9 @@ from training.toml_file import Section, check_flags
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
-    from training.bundling.candidates import Candidate
-    from training.bundling.evaluated_network import EvaluatedNetwork, PictureSets, UnknownFiles
+    from training.bundling.candidates import Candidate, PictureSets
     from training.engine.checkpoint import Checkpoint
 
-LEAST_NEGATIVES: Final = 20
-"""Pictures without a plant that a plant head needs; with fewer, cross-validation says nothing."""
-_LEAST_GENERA: Final = 5  # one for each fold of the fit
 _LEAST_PLANTS: Final = 2  # of which one is left out of the fit that judges it
 WORKERS: Final = 2
 """Loader processes."""
@@ -154,13 +148,13 @@ def export(command: Export) -> Bundle:
     command.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=command.out.parent, prefix=f".{command.out.name}.") as temporary:
         folder = Path(temporary)
-        candidate, fp32 = make_fp32(checkpoint, sets, folder, thresholds)
-        candidates: dict[Precision, Candidate] = {"fp32": candidate}
+        fp32 = make_fp32(checkpoint, sets, folder, thresholds)
+        made: dict[Precision, Candidate | LeftOut] = {"fp32": fp32}
         if "fp16" in command.precision:
-            candidates["fp16"] = make_fp16(fp32, sets, folder, thresholds)
+            made["fp16"] = make_fp16(fp32, sets, folder, thresholds)
         if "bf16" in command.precision:
-            candidates["bf16"] = make_bf16(fp32, sets, folder, thresholds)
-        bundle = _seal(command, checkpoint, sets, candidates, fp32=fp32, folder=folder)
+            made["bf16"] = make_bf16(fp32, sets, folder, thresholds)
+        bundle = _seal(command, checkpoint, sets, made, fp32=fp32, folder=folder)
     _print(bundle)
     for warning in fp32.fitted.thresholds.warnings:
         print(f"WARNING: {warning}")
@@ -208,7 +202,8 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
     Raises:
         DataError: The outputs of the data are not those of the checkpoint, or there are too few validation plants.
     """
-    from training.bundling.evaluated_network import picture_sets
+    from training.bundling.candidates import picture_sets
+    from training.bundling.strangers import LEAST_NEGATIVES, unknown_files
     from training.evaluation.pictures import PictureFiles
     from training.loading.negatives import list_negatives
     from training.network_input import require_side, stored_input_spec
@@ -241,7 +236,9 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
         if trained_on:
             name += f" that the network {'was' if trained_on == found.sha256 else 'may have been'} trained on"
         negatives = PictureFiles(found.paths, spec, LEAST_NEGATIVES, name)
-    unknown = _unknown_files(command.unknown, spec, manifest.taxonomy) if command.unknown else None
+    unknown = unknown_files(command.unknown, spec, manifest.taxonomy) if command.unknown else None
+    if unknown is not None and unknown.num_doubtful:
+        print(f"{unknown.num_doubtful:,} photographs of unknown plants are named by a known genus alone and left out")
     sets = picture_sets(manifest, spec, WORKERS, negatives=negatives, unknown=unknown, other_data=other_data)
     if (negatives or unknown) and len(np.unique(sets.validation.plants)) < _LEAST_PLANTS:
         raise DataError(
@@ -253,45 +250,13 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
     return sets
 
 
-def _unknown_files(folders: tuple[Path, ...], spec: InputSpec, taxonomy: Taxonomy) -> "UnknownFiles":
-    """Lists the photographs of plants that the network does not know.
-
-    Raises:
-        DataError: They are of too few genera to be divided into those of the fit and those that judge it, or the
-            network knows one of them.
-    """
-    from training.bundling.evaluated_network import UnknownFiles
-    from training.bundling.strangers import Stranger, names_of, without_doubtful
-    from training.evaluation.pictures import PictureFiles
-    from training.loading.negatives import UNKNOWN_PLANT, list_negatives
-
-    found = list_negatives(folders, label=UNKNOWN_PLANT)
-    listed = list(map(Stranger, found.paths, found.scientific_names, found.sources))
-    pictures = without_doubtful(listed, taxonomy)
-    if left_out := len(listed) - len(pictures):
-        print(f"{left_out:,} photographs of unknown plants are named by a known genus alone, and are left out")
-    names = names_of(pictures, taxonomy)
-    fitted, judging = (
-        len(np.unique(names.group_M[~names.near_M & some])) for some in (~names.judges_M, names.judges_M)
-    )
-    if fitted < _LEAST_GENERA or not judging:
-        raise DataError(
-            "the unknown plants are of too few genera that the network does not know",
-            value=f"{fitted} for the fit and {judging} that judge it",
-            limit=f"at least {_LEAST_GENERA} and 1, a quarter being drawn to judge",
-            remedy="add photographs of other genera, with the column scientific_name, or leave out --unknown",
-        )
-    paths = tuple(picture.path for picture in pictures)
-    return UnknownFiles(PictureFiles(paths, spec, LEAST_NEGATIVES, "photographs of unknown plants"), names)
-
-
 def _seal(
     command: Export,
     checkpoint: "Checkpoint",
     sets: "PictureSets",
-    candidates: "Mapping[Precision, Candidate]",
+    made: "dict[Precision, Candidate | LeftOut]",
     *,
-    fp32: "EvaluatedNetwork",
+    fp32: "Candidate",
     folder: Path,
 ) -> Bundle:
     """Seals the networks that passed their checks, with a golden picture, a model card, and the figures of the others.
@@ -302,8 +267,8 @@ def _seal(
     from training.bundling.examples import example_pictures
     from training.bundling.onnx_file import write_weights
 
-    released = {precision: made for precision, made in candidates.items() if made.passed}
-    placed = {precision: made.place for precision, made in released.items() if made.place is not None}
+    manifest = sets.validation.manifest
+    released = {precision: each for precision, each in made.items() if not isinstance(each, LeftOut)}
     parts: dict[str, FileName] = {GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE}
     if command.with_weights:
         parts[WEIGHTS_PART] = WEIGHTS_FILE
@@ -313,57 +278,36 @@ def _seal(
         chosen = example_pictures(sets.features, fp32.network.features(sets.features), command.examples)
         number = write_examples(folder / EXAMPLES_FILE, chosen)
         print(f"Reference pictures whose license allows to show them: {number:,}")
-    if placed:
-        parts[PLACE_PART] = PLACE_FILE
-        write_place(folder / PLACE_FILE, next(iter(placed.values())).prior)
-    networks = {precision: (made.path, made.entry.temperature) for precision, made in released.items()}
-    (folder / GOLDEN_FILE).write_bytes(msgspec.json.encode(record_golden(networks, sets.validation.spec)))
-    tables: dict[str, Calibration] = {precision: made.calibration for precision, made in released.items()}
-    for precision, place in placed.items():
-        tables[f"{precision}{WITH_PLACE}"] = Calibration(conformal=place.conformal)
+    tables: dict[str, Calibration] = {precision: each.fitted.model.calibration for precision, each in released.items()}
+    for precision, each in released.items():
+        if (place := each.fitted.model.place) is not None:
+            tables[f"{precision}{WITH_PLACE}"] = Calibration(conformal=place.conformal)
+            parts[PLACE_PART] = PLACE_FILE
+            write_place(folder / PLACE_FILE, place.prior)
     write_calibration(folder / CALIBRATION_FILE, tables)
-    record = describe(
-        checkpoint,
-        sets,
-        candidates,
+    networks = {precision: (each.path, each.fitted.model.temperature) for precision, each in released.items()}
+    (folder / GOLDEN_FILE).write_bytes(msgspec.json.encode(record_golden(networks, sets.validation.spec)))
+    record = describe(checkpoint, sets, made, command.note)
+    record = replace(
+        record,
         name=command.name,
         version=command.model_version,
-        description=command.description,
-        note=command.note,
-        metrics=fp32.metrics,
+        description=command.description or record.description,
         parts=parts,
-        look_alikes=fp32.fitted.look_alikes,
     )
-    card = _card(command, sets, candidates, fp32, record)
-    (folder / MODEL_CARD_FILE).write_text(card, encoding="utf-8")
-    files = {made.entry.file: made.path for made in released.values()}
-    files |= {name: folder / name for name in (*parts.values(), MODEL_CARD_FILE)}
-    return seal_bundle(command.out, record, sets.validation.manifest.taxonomy, files)
-
-
-def _card(
-    command: Export,
-    sets: "PictureSets",
-    candidates: "Mapping[Precision, Candidate]",
-    fp32: "EvaluatedNetwork",
-    record: BundleRecord,
-) -> str:
-    from training.bundling.candidates import describe_check
-
-    manifest = sets.validation.manifest
-    found = fp32.predictions
-    areas = {rank: risk_coverage(each).area for rank, each in found.rank_scores.items()}
-    return model_card(
+    card = model_card(
         record,
-        manifest.taxonomy,
-        *(
-            f"## Checks of the {precision} network\n\n"
-            + "\n".join(f"* {describe_check(each)}" for each in made.entry.checks)
-            for precision, made in candidates.items()
-        ),
-        commands_section(command, command.data, command.out, other_data=sets.other_data),
-        calibration_section(fp32.fitted, manifest.taxonomy, areas, reliability_diagrams(found, manifest)),
+        fp32.fitted,
+        {precision: each.checks for precision, each in made.items()},
+        {rank: risk_coverage(each).area for rank, each in fp32.predictions.rank_scores.items()},
+        reliability_diagrams(fp32.predictions, manifest),
+        negatives="" if sets.negatives is None else sets.negatives.name,
+        commands=card_commands(command, command.data, command.out, other_data=sets.other_data),
     )
+    (folder / MODEL_CARD_FILE).write_text(card, encoding="utf-8")
+    files = {each.path.name: each.path for each in released.values()}
+    files |= {name: folder / name for name in (*parts.values(), MODEL_CARD_FILE)}
+    return seal_bundle(command.out, record, manifest.taxonomy, files)
 
 
 def _print(bundle: Bundle) -> None:
@@ -382,8 +326,6 @@ def _print(bundle: Bundle) -> None:
 
 
 def _print_figures(checks: tuple[Check, ...], metrics: tuple[Metric, ...]) -> None:
-    from training.bundling.candidates import describe_check
-
     for check in checks:
         print(f"  {describe_check(check)}")
     for metric in metrics:

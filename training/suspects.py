@@ -30,7 +30,7 @@ from models.metrics import Whole
 from models.ranking import Floats
 from models.taxonomy import Output, Taxonomy
 from training.bundling.rejection import fit_features
-from training.bundling.temperature import fit_temperature
+from training.bundling.thresholds import fit_temperature
 from training.dataset.manifest import Manifest
 from training.evaluation.predictions import (
     ComputedRows,

@@ -14,7 +14,7 @@ from models.network import PlantNetwork
 from models.preprocess import picture_to_input
 from training.bundling import bundle_description
 from training.bundling.onnx_file import fold_batch_norm, round_to_half
-from training.bundling.temperature import fit_temperature
+from training.bundling.thresholds import fit_temperature
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.export import _named, _picture_sets, export
@@ -106,7 +106,7 @@ def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(e
         fitted_on.append(labels.tolist())
         return fit_temperature(logits, labels, taxonomy, plants)
 
-    monkeypatch.setattr("training.bundling.evaluated_network.fit_temperature", note_labels)
+    monkeypatch.setattr("training.bundling.candidates.fit_temperature", note_labels)
     export(msgspec.structs.replace(exporting, data=restricted))
     manifest = Manifest(restricted)
     assert fitted_on == [manifest.labels[manifest.rows_of("calibration")].tolist()]

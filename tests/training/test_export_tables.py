@@ -1,6 +1,7 @@
 """Calibration tables, thresholds and the plant head of an exported bundle."""
 
 from itertools import product
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -8,11 +9,12 @@ import pytest
 from PIL import Image
 
 from models.answer import Question, answer_plant
+from models.calibration import CoverageKind
 from models.errors import DataError
 from models.preprocess import picture_to_input
 from models.ranking import Promises
 from training.engine.checkpoint import read_checkpoint
-from training.evaluation.answers import COVERAGES, KINDS
+from training.evaluation.answers import COVERAGES
 from training.export import Export, _picture_sets, export
 from training.loading.negatives import list_negatives
 
@@ -77,7 +79,7 @@ def test_plants_that_are_not_known_teach_familiarity_and_judge_it(rejecting):
     assert (tables.fitted_on.num_strangers + judging, judging > 0) == (40, True)
     assert "of genera that no fit has seen" in metrics["strangers_named_species"].data
     assert "left_out_named_species" not in metrics
-    assert "where one plant in four is such a stranger" in (rejecting.folder / "MODEL_CARD.md").read_text()
+    assert "where one plant in four is a stranger" in (rejecting.folder / "MODEL_CARD.md").read_text()
 
 
 def test_unknown_plants_of_few_genera_are_refused_before_the_network_runs(exporting, strangers, tmp_path):
@@ -100,14 +102,14 @@ def test_every_bundle_has_tables_and_says_what_they_were_fitted_on(bundle):
 def test_bundle_carries_the_look_alikes_of_its_fp32_network(bundle, exporting, monkeypatch):
     assert bundle.record.look_alikes == {}  # of 3 plants
     one, other = (taxon.taxon_id for taxon in bundle.taxonomy.taxa[:2])
-    monkeypatch.setattr("training.bundling.tables.look_alikes", lambda *_: {one: (other,)})
+    monkeypatch.setattr("training.bundling.tables.look_alikes", lambda *_: {0: (1,)})
     out = exporting.out.with_name("look_alikes")
     assert export(msgspec.structs.replace(exporting, out=out)).record.look_alikes == {one: (other,)}
 
 
 def test_bundle_carries_the_coverage_of_its_candidate_sets_on_test_pictures(bundle):
     network = bundle.network("fp32")
-    assert {(each.kind, each.coverage) for each in network.coverages} == set(product(KINDS, COVERAGES))
+    assert {(each.kind, each.coverage) for each in network.coverages} == set(product(get_args(CoverageKind), COVERAGES))
     for each in network.coverages:
         assert (each.num_pictures, each.data) == (3, "data, test split")
         assert (each.interval_95 is not None) == (each.kind == "marginal")

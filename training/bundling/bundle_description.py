@@ -16,16 +16,15 @@ from models.bundle_record import (
     Architecture,
     BundleRecord,
     DataSource,
-    FileName,
-    Metric,
+    LeftOut,
+    NetworkFile,
     Precision,
 )
 from models.openvino_session import OpenVinoSession
 from models.preprocess import InputSpec, picture_to_input
 from models.ranking import Floats, output_probabilities
 from models.session import NetworkSession, OnnxSession
-from training.bundling.candidates import Candidate
-from training.bundling.evaluated_network import PictureSets
+from training.bundling.candidates import Candidate, PictureSets
 from training.bundling.model_card import without_folders
 from training.dataset.audit.licenses import joint_commercial_use
 from training.dataset.manifest import Manifest
@@ -82,33 +81,25 @@ def _logits(session: NetworkSession, pixels_BCHW: Pixels) -> Floats:
 
 
 def describe(
-    checkpoint: Checkpoint,
-    sets: PictureSets,
-    candidates: Mapping[Precision, Candidate],
-    *,
-    name: str,
-    version: str,
-    description: str,
-    note: str,
-    metrics: tuple[Metric, ...],
-    parts: dict[str, FileName],
-    look_alikes: dict[str, tuple[str, ...]],
+    checkpoint: Checkpoint, sets: PictureSets, made: Mapping[Precision, Candidate | LeftOut], note: str
 ) -> BundleRecord:
-    """Builds the record of a bundle; `seal_bundle` adds the hashes.
+    """Builds the record of a bundle without name, version and parts; `seal_bundle` adds the hashes.
 
-    If the description is empty, it is how many plants and pictures there are. `note` is what users must know about the
-    training pictures, `metrics` and `look_alikes` are those of fp32, and `parts` are further files by their role.
+    The description is how many plants and pictures there are, the metrics are those of fp32, and `note` is what users
+    must know about the training pictures.
     """
     network, manifest = checkpoint.trained_network(), sets.validation.manifest
-    spec, taxonomy, pictures = sets.validation.spec, manifest.taxonomy, len(manifest.rows_of("train"))
+    spec, taxa = sets.validation.spec, manifest.taxonomy.taxa
     recipe = _without_folders(checkpoint.recipe)
     recipe["pictures"]["serve_px"] = spec.height  # the bundle names one input size only, that of the service
     other_sources = f"These are pictures of {OTHER_DATA}." if sets.other_data else ""
-    size = f"Names {len(taxonomy.taxa):,} plants: {checkpoint.architecture}, trained with {pictures:,} pictures."
+    pictures = len(manifest.rows_of("train"))
+    fp32 = made["fp32"]
+    assert isinstance(fp32, Candidate), "an export without fp32 has ended"
     return BundleRecord(
         format_version=FORMAT_VERSION,
-        name=name,
-        version=version,
+        name="",
+        version="",
         architecture=Architecture(
             name=checkpoint.architecture,
             num_outputs=network.num_outputs,
@@ -116,10 +107,14 @@ def describe(
             num_parameters=network.num_parameters(),
         ),
         input=spec,
-        label_hash=taxonomy.label_hash,
-        networks={precision: made.entry for precision, made in candidates.items() if made.passed},
-        left_out={precision: made.left_out() for precision, made in candidates.items() if not made.passed},
-        metrics=metrics,
+        label_hash=manifest.taxonomy.label_hash,
+        networks={
+            precision: _network_file(each, each is fp32)
+            for precision, each in made.items()
+            if isinstance(each, Candidate)
+        },
+        left_out={precision: each for precision, each in made.items() if isinstance(each, LeftOut)},
+        metrics=fp32.metrics,
         recipe=recipe,
         trained_on=checkpoint.trained_on,
         initial_weights=checkpoint.initial_weights or "unknown",
@@ -129,9 +124,28 @@ def describe(
         manifest_sha256=checkpoint.trained_with,
         other_data=sets.other_data,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        description=description or size,
-        parts=parts,
-        look_alikes=look_alikes,
+        description=f"Names {len(taxa):,} plants: {checkpoint.architecture}, trained with {pictures:,} pictures.",
+        look_alikes={
+            taxa[one].taxon_id: tuple(taxa[other].taxon_id for other in others)
+            for one, others in fp32.fitted.model.look_alikes.items()
+        },
+    )
+
+
+def _network_file(made: Candidate, is_fp32: bool) -> NetworkFile:
+    model = made.fitted.model
+    return NetworkFile(
+        file=made.path.name,
+        temperature=model.temperature,
+        thresholds=model.thresholds,
+        promises=model.promises,
+        coverages=made.coverages,
+        place=None if model.place is None else model.place.rule,
+        mistaken=model.mistaken,
+        stored_as="float16",
+        checks=made.checks,
+        metrics=() if is_fp32 else made.metrics,
+        note=made.note,
     )
 
 

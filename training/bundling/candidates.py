@@ -1,32 +1,45 @@
-"""Makes the network of each precision, calibrates and evaluates it, and runs its release checks.
+"""Makes the network of each precision, calibrates and measures it, and runs its release checks.
 
-Each check compares a measured figure with a limit. A network that fails one is not released; fp32 ends the export.
+A network is calibrated on its own outputs, and measured on pictures that were not used to calibrate it. Each check
+compares a measured figure with a limit. A network that fails one is not released; fp32 ends the export.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from models.bundle_record import Check, LeftOut, Metric, NetworkFile
-from models.calibration import Calibration
+from models.answer import AnswerModel
+from models.bundle_record import Check, LeftOut, MeasuredCoverage, Metric
 from models.errors import BundleError
+from models.metrics import Whole
+from models.preprocess import InputSpec
 from models.ranking import Rank, output_probabilities
-from training.bundling.evaluated_network import (
-    CachedNetwork,
-    EvaluatedNetwork,
-    PictureSets,
-    evaluate_network,
-    metric,
-    predictions_on,
-)
 from training.bundling.onnx_file import write_fp16, write_fp32, write_rounded
-from training.bundling.place import FittedPlace
+from training.bundling.place import LEAST_RECORDS, PlaceData, fit_prior, placed_rows, ratios, records_of
+from training.bundling.rejection import MOST_PLANTS
+from training.bundling.strangers import Strangers, UnknownFiles, stranger_metrics
+from training.bundling.tables import Fitted, LabeledOutputs, TableData, fit_tables
+from training.bundling.thresholds import fit_temperature
+from training.dataset.manifest import Manifest
+from training.dataset.sources.record import Split
 from training.engine.checkpoint import Checkpoint
-from training.evaluation.predictions import Outputs, Predictions, Rows, chunks
-from training.evaluation.split_metrics import paired_loss
+from training.evaluation.answers import coverage_figures
+from training.evaluation.pictures import PictureFiles, Pictures, pictures_of
+from training.evaluation.predictions import (
+    Outputs,
+    Predictions,
+    Rows,
+    chosen_rows,
+    chunks,
+    one_picture_each,
+    score_pictures,
+)
+from training.evaluation.split_metrics import SplitMetrics, metric, paired_loss, split_metrics
 
 PARITY_LIMIT: Final = 1e-3
 """Largest accepted difference in probability from PyTorch."""
@@ -43,30 +56,96 @@ _FP16_NOTE: Final = (
 )
 
 
+class PictureSets(msgspec.Struct, frozen=True):
+    """The pictures for each step of a release."""
+
+    validation: Pictures
+    """For parity with PyTorch (a sample), and for the agreement of fp16 with fp32."""
+    temperature: Pictures
+    """For the temperature: the calibration split, or validation if the data has none."""
+    features: Pictures
+    """All training pictures, from which the bundle learns where plants lie among the features."""
+    test: Pictures
+    """For the metrics."""
+    negatives: PictureFiles | None = None
+    """Pictures without a plant, for the plant head."""
+    unknown: UnknownFiles | None = None
+    """Plants that the bundle does not know."""
+    other_data: bool = False
+    """Whether the pictures are of other data than the network was trained with; then each name says so."""
+
+
+def picture_sets(
+    manifest: Manifest,
+    spec: InputSpec,
+    workers: int,
+    *,
+    negatives: PictureFiles | None = None,
+    unknown: UnknownFiles | None = None,
+    other_data: bool = False,
+) -> PictureSets:
+    """Chooses the pictures from prepared data."""
+
+    def split(name: Split) -> Pictures:
+        return pictures_of(manifest, name, spec, workers, other_data=other_data)
+
+    validation = split("validation")
+    return PictureSets(
+        validation=validation,
+        temperature=split("calibration") if manifest.has("calibration") else validation,
+        features=split("train"),
+        test=split("test"),
+        negatives=negatives,
+        unknown=unknown,
+        other_data=other_data,
+    )
+
+
+class CachedNetwork:
+    """A network file that runs only once for a set of pictures; its outputs are stored in the folder."""
+
+    def __init__(self, path: Path, folder: Path, *, bf16: bool = False) -> None:
+        self.path = path
+        self.outputs: Callable[[Pictures], Outputs] = cache(
+            partial(Pictures.outputs, network=path, folder=folder, bf16=bf16)
+        )
+        """Gives the logits and features of pictures."""
+        self.features: Callable[[Pictures], Rows] = cache(
+            partial(Pictures.features, network=path, folder=folder, bf16=bf16)
+        )
+        """Gives the features alone: the logits of a million training pictures do not fit on a disk."""
+        self.outputs_of_files: Callable[[PictureFiles], tuple[Outputs, Whole]] = cache(
+            partial(PictureFiles.outputs, network=path, folder=folder, bf16=bf16)
+        )
+        """Gives logits and features of the pictures that can be read, and their positions."""
+
+
 class Candidate(msgspec.Struct, frozen=True):
-    """A network file that is released if it passes its checks."""
+    """A network file with what was fitted to it and its figures."""
 
     path: Path
-    entry: NetworkFile
-    """Its entry in `bundle.json`."""
-    calibration: Calibration = Calibration()
-    """Its tables."""
-    place: FittedPlace | None = None
-    """How place changes its answers, and the tables for them."""
+    network: CachedNetwork
+    fitted: Fitted
+    predictions: Predictions
+    """On the test set."""
+    metrics: tuple[Metric, ...]
+    coverages: tuple[MeasuredCoverage, ...]
+    """Of the candidate sets, on the test set."""
+    checks: tuple[Check, ...] = ()
+    note: str = ""
 
-    @property
-    def passed(self) -> bool:
-        """Whether it passed all checks."""
-        return all(check.passed for check in self.entry.checks)
+    def checked(self, *checks: Check) -> "Candidate | LeftOut":
+        """Returns it with its checks; only its figures if it failed one."""
+        if all(check.passed for check in checks):
+            return replace(self, checks=checks)
+        return LeftOut(checks, self.metrics, self.note)
 
-    def left_out(self) -> LeftOut:
-        """Returns the entry of `bundle.json` for a candidate that failed a check."""
-        return LeftOut(self.entry.checks, self.entry.metrics, self.entry.note)
+    def predictions_on(self, pictures: Pictures) -> Predictions:
+        """Returns the calibrated predictions for a set of pictures."""
+        return pictures.predictions(self.network.outputs(pictures), self.fitted.model)
 
 
-def make_fp32(
-    checkpoint: Checkpoint, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]
-) -> tuple[Candidate, EvaluatedNetwork]:
+def make_fp32(checkpoint: Checkpoint, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
     """Makes the fp32 network in a folder. The other precisions are made from it and compared with it.
 
     `thresholds` are those of some ranks, to be used in place of fitted ones.
@@ -82,74 +161,148 @@ def make_fp32(
     # The effect of storing the weights in half precision.
     name = f"rounding: largest difference in probability from unrounded weights: {compared.name}"
     rounding = difference_check(name, same_weights, exact, _ANY)
-    evaluated = evaluate_network(network, sets, thresholds)
-    return _candidate(network.path, evaluated, (parity, rounding)), evaluated
+    return replace(evaluate_network(network, sets, thresholds), checks=(parity, rounding))
 
 
-def make_fp16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
+def make_fp16(
+    fp32: Candidate, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]
+) -> Candidate | LeftOut:
     """Makes the network for GPUs; see `make_fp32`.
 
     Its temperature and figures come from a network that computes on a CPU what a GPU computes: see `write_rounded`.
     """
     path = folder / "model.fp16.onnx"
-    write_fp16(fp32.network.path, path)
+    write_fp16(fp32.path, path)
     network = CachedNetwork(folder / "fp16_rounded.onnx", folder)
-    write_rounded(fp32.network.path, network.path)
+    write_rounded(fp32.path, network.path)
     outputs = [network.outputs(pictures) for pictures in (sets.test, sets.validation, sets.temperature)]
     outputs.append(Outputs(*[network.features(sets.features)] * 2))
     further = (sets.negatives, None if sets.unknown is None else sets.unknown.files)
     outputs += [network.outputs_of_files(files)[0] for files in further if files is not None]
     overflow = overflow_check(outputs)
     if not overflow.passed:  # neither metrics nor tables can be computed from NaN
-        failed = NetworkFile(path.name, temperature=1.0, stored_as="float16", checks=(overflow,), note=_FP16_NOTE)
-        return Candidate(path, failed)
-    evaluated = evaluate_network(network, sets, thresholds)
-    half, single = ((each.predictions, predictions_on(each, sets.validation)) for each in (evaluated, fp32))
-    lost = _lost(fp32, evaluated, sets)
-    return _candidate(path, evaluated, (overflow, agreement_check(half, single)), lost, note=_FP16_NOTE)
+        return LeftOut((overflow,), note=_FP16_NOTE)
+    made = _compared(evaluate_network(network, sets, thresholds), fp32, sets, _FP16_NOTE)
+    half, single = ((each.predictions, each.predictions_on(sets.validation)) for each in (made, fp32))
+    return replace(made, path=path).checked(overflow, agreement_check(half, single))
 
 
-def make_bf16(fp32: EvaluatedNetwork, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
+def make_bf16(
+    fp32: Candidate, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]
+) -> Candidate | LeftOut:
     """Calibrates and measures the fp32 file as OpenVINO computes it in bfloat16; see `make_fp32`.
 
     The validation split decides whether it is released, so that the test split only reports.
     """
-    path, data = fp32.network.path, sets.validation.name
-    evaluated = evaluate_network(CachedNetwork(path, folder, bf16=True), sets, thresholds)
-    single, half = (predictions_on(each, sets.validation) for each in (fp32, evaluated))
+    data = sets.validation.name
+    made = evaluate_network(CachedNetwork(fp32.path, folder, bf16=True), sets, thresholds)
+    made = _compared(made, fp32, sets, _BF16_NOTE)
+    single, half = (each.predictions_on(sets.validation) for each in (fp32, made))
     loss = paired_loss(single.top_k_hits(1), half.top_k_hits(1))
     name = f"accuracy: upper end of the 95 % interval of the loss in top-1 against fp32: {data}"
     accuracy = _at_most(name, loss.interval_95[1], MOST_LOSS, loss.num_pictures)
-    one, other = (each.network.outputs(sets.validation).logits for each in (evaluated, fp32))
+    one, other = (each.network.outputs(sets.validation).logits for each in (made, fp32))
     # Accuracy is what counts, so any difference passes.
-    parity = difference_check(f"parity: largest difference in probability from fp32: {data}", one, other, _ANY)
-    return _candidate(path, evaluated, (accuracy, parity), _lost(fp32, evaluated, sets), note=_BF16_NOTE)
-
-
-def _lost(fp32: EvaluatedNetwork, other: EvaluatedNetwork, sets: PictureSets) -> Metric:
-    loss = paired_loss(fp32.predictions.top_k_hits(1), other.predictions.top_k_hits(1))
-    return metric("top1_taxon_lost_against_fp32", loss, sets.test.name)
-
-
-def _candidate(
-    path: Path, evaluated: EvaluatedNetwork, checks: tuple[Check, ...], *lost: Metric, note: str = ""
-) -> Candidate:
-    """The file at a path with what was fitted to it; without `lost` it is fp32, whose metrics the record has."""
-    fitted, place = evaluated.fitted.thresholds, evaluated.fitted.place
-    entry = NetworkFile(
-        file=path.name,
-        temperature=evaluated.temperature,
-        thresholds=fitted.thresholds,
-        promises=fitted.promises,
-        coverages=evaluated.coverages,
-        place=None if place is None else place.rule,
-        mistaken=evaluated.fitted.mistaken,
-        stored_as="float16",
-        checks=checks,
-        metrics=(*evaluated.metrics, *lost) if lost else (),
-        note=note,
+    return made.checked(
+        accuracy, difference_check(f"parity: largest difference in probability from fp32: {data}", one, other, _ANY)
     )
-    return Candidate(path, entry, evaluated.fitted.calibration, place)
+
+
+def _compared(made: Candidate, fp32: Candidate, sets: PictureSets, note: str) -> Candidate:
+    loss = paired_loss(fp32.predictions.top_k_hits(1), made.predictions.top_k_hits(1))
+    lost = metric("top1_taxon_lost_against_fp32", loss, sets.test.name)
+    return replace(made, metrics=(*made.metrics, lost), note=note)
+
+
+def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapping[Rank, float]) -> Candidate:
+    """Calibrates a network file, fits its tables and thresholds, and measures how accurate it is.
+
+    `thresholds` are those of some ranks, to be used in place of fitted ones.
+    """
+    held_out, test, taxonomy = sets.temperature, sets.test, sets.test.manifest.taxonomy
+    temperature = fit_temperature(network.outputs(held_out).logits, held_out.labels, taxonomy, held_out.plants)
+    strangers = None
+    if sets.unknown is not None:
+        outputs, readable = network.outputs_of_files(sets.unknown.files)
+        strangers = Strangers(outputs, sets.unknown.names.subset(readable), sets.unknown.files.name)
+    fitted = fit_tables(_table_data(network, sets, strangers), temperature, thresholds)
+    outputs, model = network.outputs(test), fitted.model
+    predictions = test.predictions(outputs, model)
+    measured = split_metrics(predictions)
+    metrics = [metric(name, getattr(measured, name), test.name, len(test)) for name in SplitMetrics.__struct_fields__]
+    metrics += fitted.metrics
+    metrics += _place_metrics(outputs, predictions, test, model)
+    if strangers is not None:
+        metrics += stranger_metrics(strangers.choose(strangers.names.judges_M), predictions, model)
+    coverages = []
+    for each in coverage_figures(outputs.logits, predictions.taxon_labels_N, model):
+        of_pictures = each.kind == "marginal"
+        coverages.append(
+            MeasuredCoverage(
+                each.kind,
+                each.coverage,
+                each.covered.value if of_pictures else each.macro_covered,
+                each.covered.num_pictures,
+                test.name,
+                each.covered.interval_95 if of_pictures else None,
+            )
+        )
+    return Candidate(network.path, network, fitted, predictions, tuple(metrics), tuple(coverages))
+
+
+def _place_metrics(outputs: Outputs, found: Predictions, test: Pictures, model: AnswerModel) -> list[Metric]:
+    """Measures the test pictures that have a place, with and without it."""
+    records, has_place = records_of(test.manifest, test.rows)
+    if model.place is None or not len(records):
+        return []
+    chosen, data, place = np.flatnonzero(has_place), f"{test.name}, those with a place", model.place
+    rows = placed_rows(chosen_rows(outputs.logits, chosen), ratios(place.prior, records), place.rule, model)
+    without = replace(found.subset(chosen), plants_N=np.arange(len(chosen)))
+    placed = score_pictures(rows, without.labels_N, replace(model, temperature=place.rule.temperature))
+    metrics = []
+    for name, each in (("off", without), ("on", placed)):
+        figures = split_metrics(each)
+        metrics.append(metric(f"top1_taxon_place_{name}", figures.top1_taxon, data))
+        metrics.append(metric(f"ece_place_{name}", figures.ece, data))
+    return metrics
+
+
+def _table_data(network: CachedNetwork, sets: PictureSets, strangers: Strangers | None = None) -> TableData:
+    """Runs the network on what the tables are fitted on; of each calibration plant one picture is used."""
+    held_out, taxonomy, files = sets.temperature, sets.temperature.manifest.taxonomy, sets.negatives
+    outputs, chosen = network.outputs(held_out), one_picture_each(held_out.plants)
+    negatives, groups = None, np.zeros(0, np.intp)
+    if files is not None:
+        negatives, readable = network.outputs_of_files(files)
+        groups = files.groups(readable)
+    calibration = LabeledOutputs(outputs.choose(chosen), held_out.labels[chosen])
+    validation = None
+    if held_out is not sets.validation:
+        plants = replace(sets.validation, rows=sets.validation.rows[one_picture_each(sets.validation.plants)])
+        plants = plants.sample(MOST_PLANTS)
+        validation = LabeledOutputs(network.outputs(plants), plants.labels)
+    elif files is not None or strangers is not None:
+        validation = calibration
+    records, _ = records_of(sets.features.manifest, sets.features.rows)
+    place = None
+    if len(records) >= LEAST_RECORDS:
+        prior = fit_prior(records, len(taxonomy.taxa))
+        place = PlaceData(prior, *records_of(held_out.manifest, held_out.rows[chosen]))
+    return TableData(
+        taxonomy=taxonomy,
+        calibration=calibration,
+        training_features=network.features(sets.features),
+        training_labels=sets.features.labels,
+        validation=validation,
+        negatives=negatives,
+        negative_groups=groups,
+        data=held_out.name,
+        num_pictures=len(held_out),
+        proves=not sets.other_data and held_out is not sets.validation,
+        negatives_data="" if files is None else files.name,
+        place=place,
+        strangers=None if strangers is None else strangers.choose(~strangers.names.judges_M),
+    )
 
 
 def difference_check(name: str, one: Rows, other: Rows, limit: float) -> Check:
@@ -196,13 +349,6 @@ def require_parity(check: Check) -> None:
             limit=f"at most {check.limit:.0e}",
             remedy="report this with your versions of torch and onnxruntime",
         )
-
-
-def describe_check(check: Check) -> str:
-    """Returns a check and its result as one line of text."""
-    bound = f"at {'least' if check.at_least else 'most'} {check.limit:g}"
-    on = f", {check.num_pictures} pictures" if check.num_pictures else ""
-    return f"{'passed' if check.passed else 'FAILED'} {check.name}: {check.value:.3g} ({bound}{on})"
 
 
 def _at_most(name: str, value: float, limit: float, num_pictures: int) -> Check:

@@ -12,18 +12,17 @@ from typing import Final
 import msgspec
 import numpy as np
 from msgspec.structs import replace
+from scipy.special import logsumexp
 
-from models.answer import AnswerModel, add_place
+from models.answer import AnswerModel, add_place, probabilities
 from models.arrays import Columns, Flags
-from models.calibration import ConformalTable, conformal_table_of
-from models.metrics import Whole
-from models.place import SIDES_KM, CellCounts, PlacePrior, PlaceRule, Where, band_at, cells_at
+from models.calibration import conformal_table_of
+from models.metrics import Whole, top_k_hits
+from models.place import SIDES_KM, CellCounts, PlaceModel, PlacePrior, PlaceRule, Where, band_at, cells_at
 from models.ranking import Floats, Rank, Thresholds
-from models.taxonomy import Taxonomy
-from training.bundling.temperature import fit_temperature
-from training.bundling.thresholds import fit_thresholds
+from training.bundling.thresholds import fit_temperature, fit_thresholds
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import ComputedRows, Rows, chosen_rows, score_pictures
+from training.evaluation.predictions import ComputedRows, Predictions, Rows, chosen_rows, chunks, score_pictures
 
 LEAST_RECORDS: Final = 1_000
 """Training pictures with a place that a prior needs."""
@@ -36,6 +35,7 @@ MOST_LOST: Final = 0.01
 their range: plants out of their range lose more, which no calibration plant can tell."""
 TRUSTS: Final = (10.0, 30.0, 100.0, 300.0, 1000.0)
 _MOST_PLANTS: Final = 5_000  # on which weight and floor are chosen
+_MOST_LOSS: Final = -np.log(1e-12)  # of one plant, nats
 _HELD_OUT: Final = 10  # every tenth place is held out while `trust` is chosen
 
 
@@ -145,63 +145,67 @@ class PlaceData(msgspec.Struct, frozen=True):
     """Which of the plants these are."""
 
 
-class FittedPlace(msgspec.Struct, frozen=True):
-    """The rule of one network, and its table for candidate sets."""
-
-    prior: PlacePrior
-    rule: PlaceRule
-    conformal: ConformalTable
-    num_plants: int
-    """Calibration plants with a place that it was fitted on; others have chosen the rule."""
-    top1: tuple[float, float]
-    """Share of these named right as the likeliest taxon, without and with place."""
-
-
 def fit_place(
     data: PlaceData,
     logits_NO: Rows,
-    labels_N: Whole,
+    plants: Predictions,
     kept_N: Flags,
+    model: AnswerModel,
     *,
-    taxonomy: Taxonomy,
-    temperature: float,
     prior_T: Floats,
     fixed: Mapping[Rank, float],
-) -> FittedPlace | None:
+    proves: bool = True,
+) -> tuple[PlaceModel, tuple[float, float]] | tuple[None, None]:
     """Chooses and fits the rule on calibration plants; None if too few have a place, or if place does not help.
 
-    `kept_N` says which plants reach the cutoffs, `prior_T` is the share of each taxon among the training pictures, and
-    `fixed` has thresholds that are not fitted.
+    `plants` are the predictions of their logits without place, `kept_N` says which of them reach the cutoffs,
+    `prior_T` is the share of each taxon among the training pictures, `fixed` has thresholds that are not fitted, and
+    `proves` is that of `fit_thresholds`.
+
+    Returns:
+        What answers with a place need, and the share of the plants it was fitted on whose likeliest taxon is right,
+        without and with place.
     """
-    model = AnswerModel(taxonomy, temperature)
     records, with_place = data.records, np.flatnonzero(data.has_place_N)
     if len(records) < LEAST_PLANTS:
-        return None
+        return None, None
     random = np.random.default_rng(0)
     some = random.permutation(np.arange(0, len(records), 2))[:_MOST_PLANTS]
     here, exchanged = (ratios(data.prior, records.subset(rows))[:] for rows in (some, random.permutation(some)))
-    own, own_labels = logits_NO[with_place[some]], labels_N[with_place[some]]
+    own = chosen_rows(logits_NO, with_place[some])
+    log_NT = np.concatenate([_log_probabilities(own[part], model) for part in chunks(*own.shape)])
+    taxa_N = plants.taxon_labels_N[with_place[some]]
 
     def measure(rule: PlaceRule | None) -> tuple[Floats, float]:
-        rows = [own if rule is None else placed_rows(own, each, rule, model) for each in (here, exchanged)]
-        found, elsewhere = (score_pictures(each, own_labels, model) for each in rows)
-        return -np.log(np.maximum(found.right_N, 1e-12)), float(elsewhere.top_k_hits(1).mean())
+        loss_N, hits = np.empty(len(some)), 0
+        for part in chunks(*log_NT.shape):
+            scores_NT, elsewhere_NT = (
+                log_NT[part] if rule is None else log_NT[part] + rule.log_factors(each[part])
+                for each in (here, exchanged)
+            )
+            right_N = scores_NT[np.arange(len(scores_NT)), taxa_N[part]]
+            loss_N[part] = np.minimum(logsumexp(scores_NT, axis=1) - right_N, _MOST_LOSS)
+            hits += int(top_k_hits(elsewhere_NT, taxa_N[part], 1).sum())
+        return loss_N, hits / len(some)
 
     best = choose_rule(measure)
     if best is None:
-        return None
+        return None, None
     others = np.arange(1, len(records), 2)
-    plants = with_place[others]
-    logits, labels = chosen_rows(logits_NO, plants), labels_N[plants]
-    rows = placed_rows(logits, ratios(data.prior, records.subset(others)), best, model)
-    sharpened = fit_temperature(rows, labels, taxonomy, np.arange(len(labels)))
-    alone = score_pictures(logits, labels, model)
-    found = score_pictures(rows, labels, AnswerModel(taxonomy, sharpened))
-    fitted = fit_thresholds(found.subset(kept_N[plants]).rank_scores, fixed)
+    chosen = with_place[others]
+    labels = plants.labels_N[chosen]
+    rows = placed_rows(chosen_rows(logits_NO, chosen), ratios(data.prior, records.subset(others)), best, model)
+    sharpened = fit_temperature(rows, labels, model.taxonomy, np.arange(len(labels)))
+    found = score_pictures(rows, labels, replace(model, temperature=sharpened))
+    fitted = fit_thresholds(found.subset(kept_N[chosen]).rank_scores, fixed, proves=proves)
     rule = replace(best, temperature=sharpened, thresholds=fitted.thresholds, promises=fitted.promises)
     conformal = conformal_table_of(found.right_N, found.taxon_labels_N, prior_T)
-    top1 = float(alone.top_k_hits(1).mean()), float(found.top_k_hits(1).mean())
-    return FittedPlace(data.prior, rule, conformal, len(labels), top1)
+    top1 = float(plants.top_k_hits(1)[chosen].mean()), float(found.top_k_hits(1).mean())
+    return PlaceModel(data.prior, rule, conformal), top1
+
+
+def _log_probabilities(logits: Floats, model: AnswerModel) -> Floats:
+    return np.log(np.maximum(probabilities(logits, model), np.finfo(np.float64).tiny))
 
 
 def ratios(prior: PlacePrior, records: Records) -> Rows:
@@ -217,4 +221,8 @@ def ratios(prior: PlacePrior, records: Records) -> Rows:
 
 def placed_rows(logits: Rows, ratios: Rows, rule: PlaceRule, model: AnswerModel) -> Rows:
     """Logits to which the place of each row is added; computed when they are read."""
-    return ComputedRows(logits.shape, lambda chosen: add_place(logits[chosen], ratios[chosen], rule, model))
+
+    def read(chosen: slice | Whole) -> Floats:
+        return add_place(logits[chosen], ratios[chosen], rule, model).astype(np.float32)
+
+    return ComputedRows(logits.shape, read)

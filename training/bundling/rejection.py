@@ -23,12 +23,12 @@ from msgspec.structs import replace
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from models.arrays import Columns, Flags
+from models.arrays import Columns
 from models.calibration import FeatureTable, LogisticHead, log_odds, unit_length
 from models.metrics import Whole
 from models.ranking import Floats
 from models.taxonomy import Groups
-from training.evaluation.predictions import Rows, chunks
+from training.evaluation.predictions import Outputs, Predictions, Rows, chunks
 from training.evaluation.split_metrics import auroc, cutoff
 
 MOST_DIMENSIONS: Final = 256
@@ -153,6 +153,12 @@ class HeadInputs(Columns, frozen=True):
     def __len__(self) -> int:
         return len(self.confidence)
 
+    @classmethod
+    def of(cls, outputs: Outputs, found: Predictions) -> "HeadInputs":
+        """Takes them from what a network and a table of distances say of the pictures."""
+        assert found.distance_N is not None
+        return cls(outputs.features[:], found.confidence_N, found.distance_N)
+
     def scores(self, head: LogisticHead) -> Floats:
         """Returns the score of each picture."""
         parts = chunks(*self.features.shape)
@@ -171,10 +177,6 @@ class FittedHead(msgspec.Struct, frozen=True):
     """Chance that a plant scores higher than another picture, if both were left out of the fit."""
     other_M: Floats
     """Score of each of the others by the fit that left it out."""
-
-    def accepts(self, pictures: HeadInputs) -> Flags:
-        """Whether each picture is taken for a plant."""
-        return np.asarray(pictures.scores(self.head) >= self.cutoff)
 
 
 def fit_head(plants: HeadInputs, negatives: HeadInputs, groups_M: Whole, sources_M: Whole | None = None) -> FittedHead:

@@ -22,12 +22,17 @@ from msgspec.structs import replace
 
 from models.answer import AnswerModel, decide
 from models.arrays import Columns, Flags
+from models.bundle_record import Metric
 from models.errors import DataError
-from models.metrics import Share, Whole, share
+from models.metrics import Whole, share
+from models.preprocess import InputSpec
 from models.taxonomy import Taxonomy, taxon_id_from_name
 from training.dataset.names import genus_families, parse_name
 from training.evaluation.answers import stranger_figures
+from training.evaluation.pictures import PictureFiles
 from training.evaluation.predictions import Outputs, Predictions
+from training.evaluation.split_metrics import metric
+from training.loading.negatives import UNKNOWN_PLANT, list_negatives
 
 JUDGING: Final = 0.25
 """Share of the genera whose photographs judge the bundle."""
@@ -36,6 +41,9 @@ STRANGERS: Final = 0.25
 NEAR: Final = 0.125
 """Share of those strangers that are another species of a known genus: one in eight, if there are others."""
 
+LEAST_NEGATIVES: Final = 20
+"""Pictures without a plant, or of unknown plants, that a head needs; with fewer, cross-validation says nothing."""
+_LEAST_GENERA: Final = 5  # one for each fold of the fit
 _GROUPS: Final = ("genus", "family")
 
 
@@ -108,6 +116,42 @@ def names_of(pictures: Sequence[Stranger], taxonomy: Taxonomy) -> StrangerNames:
     return StrangerNames(source_M, group_M, judges_M > 0, label_M, near_M > 0, kin_M > 0)
 
 
+class UnknownFiles(msgspec.Struct, frozen=True):
+    """Photographs of plants that the bundle does not know."""
+
+    files: PictureFiles
+    names: StrangerNames
+    num_doubtful: int
+    """Number of further photographs that are named by a known genus alone, and left out."""
+
+
+def unknown_files(folders: tuple[Path, ...], spec: InputSpec, taxonomy: Taxonomy) -> UnknownFiles:
+    """Lists the photographs of plants that the network does not know.
+
+    Raises:
+        DataError: They are of too few genera to be divided into those of the fit and those that judge it, or the
+            network knows one of them.
+    """
+    found = list_negatives(folders, label=UNKNOWN_PLANT)
+    listed = list(map(Stranger, found.paths, found.scientific_names, found.sources))
+    pictures = without_doubtful(listed, taxonomy)
+    names = names_of(pictures, taxonomy)
+    fitted, judging = (
+        len(np.unique(names.group_M[~names.near_M & some])) for some in (~names.judges_M, names.judges_M)
+    )
+    if fitted < _LEAST_GENERA or not judging:
+        raise DataError(
+            "the unknown plants are of too few genera that the network does not know",
+            value=f"{fitted} for the fit and {judging} that judge it",
+            limit=f"at least {_LEAST_GENERA} and 1, a quarter being drawn to judge",
+            remedy="add photographs of other genera, with the column scientific_name, or leave out --unknown",
+        )
+    files = PictureFiles(
+        tuple(picture.path for picture in pictures), spec, LEAST_NEGATIVES, "photographs of unknown plants"
+    )
+    return UnknownFiles(files, names, len(listed) - len(pictures))
+
+
 class Strangers(msgspec.Struct, frozen=True):
     """What a network file says of strangers, and what they are."""
 
@@ -146,26 +190,23 @@ def _drawn(names: StrangerNames, among_M: Flags, number: int) -> Flags:
     return chosen_M
 
 
-class JudgedStrangers(msgspec.Struct, frozen=True):
-    """What becomes of strangers whose genera no fit has seen."""
+def stranger_metrics(strangers: Strangers, known: Predictions, model: AnswerModel) -> list[Metric]:
+    """Follows strangers whose genera no fit has seen to their verdicts; `known` are the scores of test plants.
 
-    data: str
-    auroc: float
-    """Chance that a test plant is more familiar than a plant of a genus that the bundle does not know."""
-    named_species: Share
-    """Plants of unknown genera that get the name of a species, which is always wrong."""
-    named: Share
-    """Those that get a name at any rank."""
-    near_wrong: Share | None
-    """Other species of known genera that get a wrong name, at any rank; None without any."""
-
-
-def judge_strangers(strangers: Strangers, known: Predictions, model: AnswerModel) -> JudgedStrangers:
-    """Follows strangers to their verdicts; `known` are the scores of known plants."""
+    Plants of unknown genera are told from these by familiarity, and the name of a species is always wrong. Other
+    species of known genera have a figure of their own, if there are any: how many get a wrong name, at any rank.
+    """
     scores = strangers.predictions(model)
     figures = stranger_figures("familiarity", known, scores.subset(~strangers.names.near_M), model)
+    data = f"{strangers.data}, of genera that no fit has seen"
+    metrics = [
+        metric("strangers_auroc", figures.auroc, data, figures.named.num_pictures),
+        metric("strangers_named_species", figures.named_species, data),
+        metric("strangers_named", figures.named, data),
+    ]
     near = scores.subset(strangers.names.near_M)
-    decisions = decide(near, model)
-    wrong = int((decisions.named_N & ~near.right_names(decisions)).sum())
-    near_wrong = share(wrong, len(near.rows)) if len(near.rows) else None
-    return JudgedStrangers(strangers.data, figures.auroc, figures.named_species, figures.named, near_wrong)
+    if len(near.rows):
+        decisions = decide(near, model)
+        wrong = share(int((decisions.named_N & ~near.right_names(decisions)).sum()), len(near.rows))
+        metrics.append(metric("near_strangers_named_wrong", wrong, f"{data}, other species of known genera"))
+    return metrics

@@ -1,10 +1,11 @@
-"""Fits what turns the logits and features of a network file into answers: its temperature and its tables.
+"""Fits what turns the outputs of a network file into answers: heads, cutoffs, thresholds, place and candidate sets.
 
-Letters in names: N calibration plants, one picture each; M pictures without a plant; T taxa.
+Letters in names: N calibration plants, one picture each; M other pictures; T taxa.
 """
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -12,21 +13,13 @@ from msgspec.structs import replace
 
 from models.answer import AnswerModel, decide
 from models.arrays import Flags
-from models.calibration import (
-    Calibration,
-    ConformalTable,
-    Cutoffs,
-    FamiliarityTable,
-    FeatureTable,
-    FittedOn,
-    LogisticHead,
-    conformal_table_of,
-)
-from models.metrics import Share, Whole, share
-from models.ranking import Floats, MistakenTaxa, Promises, Rank
+from models.bundle_record import Metric
+from models.calibration import Calibration, ConformalTable, Cutoffs, FamiliarityTable, FittedOn, conformal_table_of
+from models.metrics import Whole, share
+from models.ranking import Floats, MistakenTaxa, Rank
 from models.taxonomy import Taxonomy
-from training.bundling.look_alikes import look_alikes
-from training.bundling.place import FittedPlace, PlaceData, fit_place
+from training.bundling.mistakes import look_alikes, mistaken_taxa
+from training.bundling.place import PlaceData, fit_place
 from training.bundling.rejection import (
     FittedHead,
     HeadInputs,
@@ -36,9 +29,9 @@ from training.bundling.rejection import (
     fit_head,
 )
 from training.bundling.strangers import Strangers, drawn_among
-from training.bundling.thresholds import MIN_NAMED, FittedThresholds, fit_thresholds, mistaken_taxa
+from training.bundling.thresholds import FittedThresholds, fit_thresholds
 from training.evaluation.predictions import ComputedRows, Outputs, Predictions, Rows, score_pictures
-from training.evaluation.split_metrics import auroc
+from training.evaluation.split_metrics import auroc, metric
 
 
 class LabeledOutputs(msgspec.Struct, frozen=True):
@@ -65,17 +58,13 @@ class TableData(msgspec.Struct, frozen=True):
     """Pictures without a plant; None makes no plant head."""
     negative_groups: Whole
     """Group of each picture without a plant, left out as a whole in cross-validation."""
-    prior_T: Floats
-    """Share of each taxon among the training pictures, above 0."""
     data: str
     """Data and split of the calibration pictures."""
     num_pictures: int
     """Number of calibration pictures, all of each plant."""
-    other_data: bool = False
-    """Whether all these pictures are of other data than the network was trained with. It may have been trained on the
-    calibration plants, so they prove nothing."""
-    is_validation: bool = False
-    """Whether the calibration plants are the validation split. It chose the checkpoint, so they prove nothing."""
+    proves: bool = True
+    """Whether the calibration plants can prove a promise: the network was not trained on them, as it may have been if
+    they are of other data, and they did not choose its checkpoint, as the validation split did."""
     negatives_data: str = "pictures without a plant"
     """What the pictures without a plant are, in words."""
     place: PlaceData | None = None
@@ -84,164 +73,162 @@ class TableData(msgspec.Struct, frozen=True):
     """Plants that the bundle does not know and that do not judge it; None if none were given."""
 
 
-class Rejection(msgspec.Struct, frozen=True):
-    """How well pictures without a plant are told from plants; each was left out of the fit that judges it."""
+class Fitted(msgspec.Struct, frozen=True):
+    """What was fitted to a network file."""
 
-    data: str
-    """What these pictures are, in words."""
-    auroc: float
-    """Chance that a validation plant has a higher plant score."""
-    accepted: Share
-    """Pictures whose plant score reaches the cutoff."""
-    named: Share
-    """Pictures that the verdict names at any rank."""
-
-
-class LeftOutPlants(msgspec.Struct, frozen=True):
-    """How well plants of taxa that the bundle does not know are told from known ones.
-
-    These are the calibration plants, each judged as if its taxon were unknown: without its outputs and without its
-    place among the features. The network itself was trained with the taxon, so with plants that are new to it the
-    figures are worse. The cutoff of familiarity was set on the same plants.
-    """
-
-    data: str
-    """Data and split of the calibration plants."""
-    auroc: float
-    """Chance that a calibration plant is more familiar."""
-    named_species: Share
-    """Those that the verdict names as a species."""
-
-
-class FittedTables(msgspec.Struct, frozen=True):
-    """The tables of a network file and its thresholds."""
-
-    calibration: Calibration
+    model: AnswerModel
     thresholds: FittedThresholds
-    rejection: Rejection | None
-    """None without pictures that show no plant."""
-    left_out: LeftOutPlants | None = None
-    """None if there is one taxon only."""
-    place: FittedPlace | None = None
-    """None if there are too few places, or if they do not help."""
-    mistaken: MistakenTaxa | None = None
-    """None if no taxon is often mistaken."""
-    look_alikes: dict[str, tuple[str, ...]] = {}
-    """Taxon id -> ids of the taxa that it is often taken for."""
+    """Those of the model, with the number of calibration plants that they name."""
+    metrics: tuple[Metric, ...] = ()
+    """What becomes of plants of taxa that are left out, and of pictures without a plant.
+
+    The former are the calibration plants, each judged as if its taxon were unknown: without its outputs and without
+    its mean among the features. The network itself was trained with the taxon, so with plants that are new to it the
+    figures are worse, and the cutoff of familiarity was set on the same plants. Each of the latter was left out of the
+    fit that judges it.
+    """
+    place_top1: tuple[float, float] | None = None
+    """Share of the calibration plants with a place that are named right, without and with it."""
 
 
-class _Familiarity(msgspec.Struct, frozen=True):
-    """What tells plants that the network knows from other plants: a head that saw strangers, or else a table."""
+class _Seen(NamedTuple):
+    """What the network and the table of distances say of some pictures."""
 
-    cutoff: float
-    known_N: Floats
-    """Familiarity of the calibration plants."""
-    others_M: Floats
-    """Familiarity of the strangers, or of the calibration plants as if their taxa were unknown."""
-    table: FamiliarityTable | None = None
-    head: LogisticHead | None = None
+    found: Predictions
+    inputs: HeadInputs
 
-    def scores(self, pictures: HeadInputs) -> Floats:
-        """Returns the familiarity of each picture."""
-        if self.head is not None:
-            return pictures.scores(self.head)
-        assert self.table is not None
-        return self.table.scores(pictures.confidence, pictures.distance)
+    def scores(self, tables: Calibration) -> Predictions:
+        """Adds how sure it is that each picture shows a plant, and a plant that the network knows."""
+        plant_N, known_N = (
+            None if head is None else self.inputs.scores(head) for head in (tables.plant_head, tables.known_head)
+        )
+        if tables.familiarity is not None:
+            known_N = tables.familiarity.scores(self.inputs.confidence, self.inputs.distance)
+        return replace(self.found, plant_N=plant_N, familiar_N=known_N)
 
 
-def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float]) -> FittedTables:
+def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float]) -> Fitted:
     """Fits everything that follows the temperature.
 
     The features are fitted on training pictures, and both heads, with the list of taxa that are often mistaken, on
     validation plants. The cutoff of familiarity, the thresholds and the candidate sets are fitted on the calibration
     plants: the thresholds on those that both cutoffs keep, since no other plant is named, and on as many strangers as
-    make every fourth plant one. Calibration plants of other data or of the validation split promise nothing. `fixed`
-    has thresholds that are not fitted.
+    make every fourth plant one. `fixed` has thresholds that are not fitted.
     """
-    taxonomy = data.taxonomy
-    table = fit_features(data.training_features, taxonomy.taxon_of_output[data.training_labels], taxonomy.genera)
-    model = AnswerModel(taxonomy, temperature, calibration=Calibration(features=table))
-    found, known = _see(model, data.calibration.outputs, data.calibration.labels)
+    taxonomy, strangers = data.taxonomy, data.strangers
+    trained_N = taxonomy.taxon_of_output[data.training_labels]
+    tables = Calibration(features=fit_features(data.training_features, trained_N, taxonomy.genera))
+    model = AnswerModel(taxonomy, temperature, calibration=tables)
+    known = _see(model, data.calibration.outputs, data.calibration.labels)
     validation = None if data.validation is None else _see(model, data.validation.outputs, data.validation.labels)
-    head = things = strangers = without_taxa = left_out = rejection = None
-    if data.negatives is not None and validation is not None:
+    head = things = None
+    if validation is not None and data.negatives is not None:
         things = _see(model, data.negatives)
-        head = fit_head(validation[1], things[1], data.negative_groups)
-    if data.strangers is not None and validation is not None:
-        found_M = data.strangers.predictions(model)
-        strangers = found_M, _head_inputs(found_M, data.strangers.outputs)
-        familiar = _fit_known_head(data.strangers, strangers[1], known, validation[1])
+        head = fit_head(validation.inputs, things.inputs, data.negative_groups)
+        tables = replace(tables, plant_head=head.head)
+    others: Predictions | None
+    if validation is not None and strangers is not None:
+        tables, others, judged_M = _fit_known_head(tables, model, strangers, validation)
     else:
-        without_taxa = _as_strangers(data, known, table, model)
-        familiar = _fit_familiarity(known, None if without_taxa is None else without_taxa[1])
-    kept_N = (familiar.known_N >= familiar.cutoff) & _accepts(head, known)
-    plants = found.subset(kept_N)
-    if data.strangers is not None and strangers is not None:
-        drawn_M = drawn_among(data.strangers.names, len(found.rows))
-        kept_M = drawn_M & (familiar.others_M >= familiar.cutoff) & _accepts(head, strangers[1])
-        plants = Predictions.join((plants, strangers[0].subset(kept_M)))
-    mistaken_T = _mistaken_taxa(validation, found, "species" in fixed, len(taxonomy.taxa))
-    thresholds = fit_thresholds(plants.rank_scores, fixed, mistaken_T[plants.named_N])
-    place = _fit_place(data, kept_N, temperature, fixed)
-    if data.other_data or data.is_validation:
-        thresholds = thresholds.without_promises()
-        if place is not None:
-            place = replace(place, rule=replace(place.rule, promises=Promises()))
-    mistaken = _mistaken(thresholds, mistaken_T, taxonomy)
-    cutoffs = Cutoffs(head.cutoff if head else 0.0, familiar.cutoff)
-    limits = AnswerModel(
-        taxonomy, temperature, thresholds.thresholds, calibration=Calibration(cutoffs=cutoffs), mistaken=mistaken
+        tables, others, judged_M = _fit_familiarity(tables, model, data.calibration, known, np.unique(trained_N))
+    plants = known.scores(tables)
+    cutoffs = Cutoffs(0.0 if head is None else head.cutoff, familiar_cutoff(_familiarity(plants), judged_M))
+    kept_N = _kept(plants, cutoffs)
+    named = plants.subset(kept_N)
+    if strangers is not None and others is not None:
+        drawn_M = drawn_among(strangers.names, len(kept_N))
+        named = Predictions.join((named, others.subset(drawn_M & _kept(others, cutoffs))))
+    mistaken_T = np.zeros(len(taxonomy.taxa), dtype=bool)
+    if validation is not None and "species" not in fixed:
+        mistaken_T = mistaken_taxa(validation.found, plants, len(taxonomy.taxa))
+    thresholds = fit_thresholds(named.rank_scores, fixed, mistaken_T[named.named_N], proves=data.proves)
+    prior_T = training_prior(trained_N, len(taxonomy.taxa))
+    place = place_top1 = None
+    if data.place is not None:
+        logits = data.calibration.outputs.logits
+        place, place_top1 = fit_place(
+            data.place, logits, plants, kept_N, model, prior_T=prior_T, fixed=fixed, proves=data.proves
+        )
+    model = replace(
+        model,
+        thresholds=thresholds.thresholds,
+        promises=thresholds.promises,
+        calibration=replace(
+            tables, **_candidate_tables(plants, mistaken_T, prior_T), cutoffs=cutoffs, fitted_on=_fitted_on(data)
+        ),
+        place=place,
+        look_alikes=look_alikes(plants, taxonomy),
+        mistaken=_mistaken(thresholds, mistaken_T, taxonomy),
     )
-    if without_taxa is not None:
-        left_out = _left_out(data.data, familiar, head, without_taxa, limits)
+    metrics = [] if strangers is not None else _left_out_metrics(data.data, plants, others, model)
     if head is not None and things is not None:
-        judged = replace(things[0], plant_N=head.other_M, familiar_N=familiar.scores(things[1]))
-        rejection = _rejection(data.negatives_data, head, judged, limits)
-    calibration = Calibration(
-        **_candidate_tables(found, mistaken_T, data.prior_T),
-        features=table,
-        familiarity=familiar.table,
-        plant_head=head.head if head else None,
-        known_head=familiar.head,
-        cutoffs=cutoffs,
-        fitted_on=_fitted_on(data),
-    )
-    return FittedTables(calibration, thresholds, rejection, left_out, place, mistaken, look_alikes(found, taxonomy))
+        metrics += _negatives_metrics(data.negatives_data, head, things.scores(tables), model)
+    return Fitted(model, thresholds, tuple(metrics), place_top1)
 
 
-def _mistaken(thresholds: FittedThresholds, mistaken_T: Flags, taxonomy: Taxonomy) -> MistakenTaxa | None:
-    fitted = thresholds.mistaken
-    if fitted is None:
-        return None
-    ids = tuple(taxonomy.taxa[position].taxon_id for position in np.flatnonzero(mistaken_T))
-    return MistakenTaxa(ids, fitted.threshold, fitted.promise)
+def _see(model: AnswerModel, outputs: Outputs, labels: Whole | None = None) -> _Seen:
+    found = outputs.score(model, labels)
+    return _Seen(found, HeadInputs.of(outputs, found))
 
 
-def _accepts(head: FittedHead | None, pictures: HeadInputs) -> Flags:
-    """Whether each picture is taken for a plant; all are without a plant head."""
-    return np.ones(len(pictures), dtype=bool) if head is None else head.accepts(pictures)
+def _familiarity(found: Predictions) -> Floats:
+    assert found.familiar_N is not None
+    return found.familiar_N
 
 
-def _fit_familiarity(known: HeadInputs, without_taxa: HeadInputs | None) -> _Familiarity:
-    """Fits familiarity where no strangers are at hand, on calibration plants alone."""
-    table = FamiliarityTable(np.sort(known.confidence), np.sort(known.distance))
-    known_N, others_M = table.scores(known.confidence, known.distance), np.zeros(0)
-    if without_taxa is not None:
-        others_M = table.scores(without_taxa.confidence, without_taxa.distance)
-    return _Familiarity(familiar_cutoff(known_N, others_M), known_N, others_M, table=table)
+def _kept(found: Predictions, cutoffs: Cutoffs) -> Flags:
+    """Whether each picture is taken for a plant that the network knows."""
+    kept_N = np.asarray(_familiarity(found) >= cutoffs.familiar)
+    return kept_N if found.plant_N is None else kept_N & (found.plant_N >= cutoffs.plant)
 
 
-def _fit_known_head(strangers: Strangers, seen: HeadInputs, known: HeadInputs, validation: HeadInputs) -> _Familiarity:
+def _fit_known_head(
+    tables: Calibration, model: AnswerModel, strangers: Strangers, validation: _Seen
+) -> tuple[Calibration, Predictions, Floats]:
     """Fits familiarity on validation plants and strangers of unknown genera.
 
-    Its cutoff rests on calibration plants, and on strangers by heads that were fitted without their source.
+    Returns the tables with it, the strangers, and the familiarity of those that set the cutoff. All of unknown genera
+    are judged by heads that were fitted without their source.
     """
+    found = strangers.predictions(model)
+    seen = _Seen(found, HeadInputs.of(strangers.outputs, found))
     far_M = ~strangers.names.near_M
     far = strangers.names.subset(far_M)
-    fitted = fit_head(validation, seen.subset(far_M), far.folds(), far.source_M)
-    others_M, known_N = seen.scores(fitted.head), known.scores(fitted.head)
-    others_M[far_M] = fitted.other_M
-    return _Familiarity(familiar_cutoff(known_N, fitted.other_M), known_N, others_M, head=fitted.head)
+    fitted = fit_head(validation.inputs, seen.inputs.subset(far_M), far.folds(), far.source_M)
+    tables = replace(tables, known_head=fitted.head)
+    others = seen.scores(tables)
+    _familiarity(others)[far_M] = fitted.other_M
+    return tables, others, fitted.other_M
+
+
+def _fit_familiarity(
+    tables: Calibration, model: AnswerModel, plants: LabeledOutputs, known: _Seen, trained_T: Whole
+) -> tuple[Calibration, Predictions | None, Floats]:
+    """Fits familiarity on calibration plants alone, where no strangers are at hand.
+
+    The cutoff rests on each plant without its taxon, that is without its outputs and without its mean. Returns the
+    tables, these plants, and their familiarity; there are none if there is one taxon only.
+    """
+    inputs, taxonomy = known.inputs, model.taxonomy
+    tables = replace(tables, familiarity=FamiliarityTable(np.sort(inputs.confidence), np.sort(inputs.distance)))
+    if len(trained_T) < 2 or len(taxonomy.taxa) < 2 or tables.features is None:
+        return tables, None, np.zeros(0)
+    taxon_N = known.found.taxon_labels_N
+
+    def read(chosen: slice | Whole) -> Floats:
+        own_NO = taxonomy.taxon_of_output == taxon_N[chosen, None]
+        return np.where(own_NO, np.float32(-np.inf), plants.outputs.logits[chosen])
+
+    found = score_pictures(ComputedRows(plants.outputs.logits.shape, read), known.found.labels_N, model)
+    distance_N = distances_to_others(tables.features, trained_T, inputs.features, taxon_N)
+    others = _Seen(found, HeadInputs(inputs.features, found.confidence_N, distance_N)).scores(tables)
+    return tables, others, _familiarity(others)
+
+
+def training_prior(taxa_N: Whole, num_taxa: int) -> Floats:
+    """Returns the share of each taxon among training pictures; a taxon without any counts as if it had one."""
+    counts_T = np.bincount(taxa_N, minlength=num_taxa).clip(1)
+    return np.asarray(counts_T / counts_T.sum())
 
 
 def _candidate_tables(found: Predictions, mistaken_T: Flags, prior_T: Floats) -> dict[str, ConformalTable]:
@@ -254,110 +241,45 @@ def _candidate_tables(found: Predictions, mistaken_T: Flags, prior_T: Floats) ->
     }
 
 
-def _mistaken_taxa(
-    validation: tuple[Predictions, HeadInputs] | None, calibration: Predictions, is_fixed: bool, num_taxa: int
-) -> Flags:
-    """Finds the taxa that are often mistaken, shape (num_taxa,); none if one of the groups has too few plants."""
-    none_T = np.zeros(num_taxa, dtype=bool)
-    if validation is None or is_fixed:
-        return none_T
-    found_T = mistaken_taxa(validation[0].named_N, validation[0].rank_scores["species"], num_taxa)
-    groups = found_T[calibration.named_N], found_T[calibration.taxon_labels_N]
-    least = 2 * MIN_NAMED  # plants of a group; with fewer, a promise would be lost that all plants together can prove
-    enough = all(least <= own_N.sum() <= len(own_N) - least for own_N in groups)
-    return found_T if enough else none_T
-
-
-def _left_out(
-    data: str,
-    familiar: _Familiarity,
-    head: FittedHead | None,
-    without_taxa: tuple[Predictions, HeadInputs],
-    limits: AnswerModel,
-) -> LeftOutPlants:
-    """Judges the table of familiarity by calibration plants as if their taxa were unknown."""
-    found, inputs = without_taxa
-    plant_N = None if head is None else inputs.scores(head.head)
-    decisions = decide(replace(found, plant_N=plant_N, familiar_N=familiar.others_M), limits)
-    named = share(decisions.count("species"), len(found.rows))
-    return LeftOutPlants(data, auroc(familiar.known_N, familiar.others_M), named)
+def _mistaken(thresholds: FittedThresholds, mistaken_T: Flags, taxonomy: Taxonomy) -> MistakenTaxa | None:
+    fitted = thresholds.mistaken
+    if fitted is None:
+        return None
+    ids = tuple(taxonomy.taxa[position].taxon_id for position in np.flatnonzero(mistaken_T))
+    return MistakenTaxa(ids, fitted.threshold, fitted.promise)
 
 
 def _fitted_on(data: TableData) -> FittedOn:
     return FittedOn(
         data=data.data,
         date=datetime.now(UTC).date().isoformat(),
-        num_plants=len(data.calibration.labels),
+        num_plants=len(data.calibration.outputs.logits),
         num_pictures=data.num_pictures,
         num_negatives=0 if data.negatives is None else len(data.negatives.logits),
         num_strangers=0 if data.strangers is None else len(data.strangers.outputs.logits),
     )
 
 
-def _fit_place(data: TableData, kept_N: Flags, temperature: float, fixed: Mapping[Rank, float]) -> FittedPlace | None:
-    """Fits the rule of places on the calibration plants, of which some are kept; None without places."""
-    if data.place is None:
-        return None
-    plants = data.calibration
-    return fit_place(
-        data.place,
-        plants.outputs.logits,
-        plants.labels,
-        kept_N,
-        taxonomy=data.taxonomy,
-        temperature=temperature,
-        prior_T=data.prior_T,
-        fixed=fixed,
-    )
+def _left_out_metrics(data: str, plants: Predictions, others: Predictions | None, model: AnswerModel) -> list[Metric]:
+    """Follows calibration plants to their verdicts as if their taxa were unknown; nothing if there are none."""
+    if others is None:
+        return []
+    data = f"{data}, each plant as if its taxon were unknown"
+    named = share(decide(others, model).count("species"), len(others.rows))
+    return [
+        metric("left_out_auroc", auroc(_familiarity(plants), _familiarity(others)), data, named.num_pictures),
+        metric("left_out_named_species", named, data),
+    ]
 
 
-def _see(model: AnswerModel, outputs: Outputs, labels: Whole | None = None) -> tuple[Predictions, HeadInputs]:
-    """What the network and the table of distances say of some pictures."""
-    found = outputs.score(model, labels)
-    return found, _head_inputs(found, outputs)
-
-
-def _head_inputs(found: Predictions, outputs: Outputs) -> HeadInputs:
-    assert found.distance_N is not None
-    return HeadInputs(outputs.features[:], found.confidence_N, found.distance_N)
-
-
-def _as_strangers(
-    data: TableData, known: HeadInputs, table: FeatureTable, model: AnswerModel
-) -> tuple[Predictions, HeadInputs] | None:
-    """What is seen of each calibration plant without its taxon, that is without its outputs and without its mean.
-
-    None if there is one taxon only.
-    """
-    logits, labels, taxonomy = data.calibration.outputs.logits, data.calibration.labels, data.taxonomy
-    trained_taxa_T = np.unique(taxonomy.taxon_of_output[data.training_labels])
-    if len(trained_taxa_T) < 2 or len(taxonomy.taxa) < 2:
-        return None
-    found = without_taxon(logits, labels, model)
-    distance_N = distances_to_others(table, trained_taxa_T, known.features, taxonomy.taxon_of_output[labels])
-    return found, HeadInputs(known.features, found.confidence_N, distance_N)
-
-
-def without_taxon(logits: Rows, labels: Whole, model: AnswerModel) -> Predictions:
-    """What the network says of each picture without the outputs of its taxon."""
-    taxon_of_output = model.taxonomy.taxon_of_output
-    taxon_N = taxon_of_output[labels]
-
-    def read(chosen: slice | Whole) -> Floats:
-        own_NO = taxon_of_output == taxon_N[chosen, None]
-        return np.where(own_NO, np.float32(-np.inf), logits[chosen])
-
-    return score_pictures(ComputedRows(logits.shape, read), labels, model)
-
-
-def training_prior(labels: Whole, taxonomy: Taxonomy) -> Floats:
-    """Returns the share of each taxon among training pictures; a taxon without any counts as if it had one."""
-    counts_T = np.bincount(taxonomy.taxon_of_output[labels], minlength=len(taxonomy.taxa)).clip(1)
-    return np.asarray(counts_T / counts_T.sum())
-
-
-def _rejection(data: str, head: FittedHead, judged: Predictions, limits: AnswerModel) -> Rejection:
-    """Follows each picture without a plant to its verdict, with the plant score of the fit that left it out."""
-    counts = (head.other_M >= head.cutoff).sum(), decide(judged, limits).named_N.sum()
-    accepted, with_name = (share(int(count), len(judged.rows)) for count in counts)
-    return Rejection(data, head.auroc, accepted, with_name)
+def _negatives_metrics(data: str, head: FittedHead, found: Predictions, model: AnswerModel) -> list[Metric]:
+    """Follows pictures without a plant to their verdicts, with the plant scores of the fits that left them out."""
+    data = f"{data}, each left out of the fit that judges it"
+    decisions = decide(replace(found, plant_N=head.other_M), model)
+    number = len(found.rows)
+    accepted = share(number - decisions.count("not_a_plant"), number)
+    return [
+        metric("things_auroc", head.auroc, data, number),
+        metric("things_accepted", accepted, data),
+        metric("things_named", share(int(decisions.named_N.sum()), number), data),
+    ]

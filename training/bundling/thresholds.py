@@ -1,26 +1,34 @@
-"""Fits the thresholds of a verdict so that its names keep a promise (hierarchical selective classification).
+"""Fits the temperature of a network file, and thresholds so that its names keep a promise.
 
 With 95 % confidence, at most 5 % of the names of a rank are wrong. The thresholds of each rank are tested from the
-strictest down to 0.5 in fixed order, with an exact binomial bound (Goren et al. 2024, arXiv 2405.11533; fixed-sequence
-testing). The floor is there since the promise is about the mean name: where nearly all plants are named rightly, it
-would hold even if the least sure ones got a name at a score of 0.01.
+strictest down to 0.5 in fixed order, with an exact binomial bound (hierarchical selective classification: Goren et al.
+2024, arXiv 2405.11533; fixed-sequence testing). The floor is there since the promise is about the mean name: where
+nearly all plants are named rightly, it would hold even if the least sure ones got a name at a score of 0.01.
 
 Letters in names: N calibration plants, one picture each, G thresholds.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
+from scipy.optimize import minimize_scalar
 from scipy.stats import binom
 
 from models.arrays import Flags
-from models.metrics import Whole
-from models.ranking import RANKS, Promise, Promises, Rank, Thresholds
-from training.evaluation.predictions import RankScores, named
+from models.metrics import Whole, negative_log_likelihood
+from models.ranking import RANKS, Floats, Promise, Promises, Rank, Thresholds, output_probabilities
+from models.taxonomy import Taxonomy
+from training.evaluation.predictions import Plants, RankScores, Rows, chunks, named, picture_weights
 
+LOWEST_TEMPERATURE: Final = 0.05
+HIGHEST_TEMPERATURE: Final = 20.0
+MOST_PICTURES: Final = 20_000
+"""Pictures that the temperature is fitted on at most: one number needs no more, and all 89,000 take minutes."""
+_TOLERANCE: Final = 1e-8  # of the logarithm; a minimum cannot be told more exactly from values in double precision
 MAX_RISK: Final = 0.05
 CONFIDENCE: Final = 0.95
 MIN_NAMED: Final = 300
@@ -31,10 +39,6 @@ UNFITTED: Final = 0.9
 """The threshold where none is fitted. Calibrated scores from here on are right in 90 % of the cases or more."""
 GRID: Final = tuple(round(step / 1000, 3) for step in range(999, 499, -1))
 """Thresholds, the strictest first. From 0.5 on a name is at least as likely as all others of its rank together."""
-
-_OFTEN: Final = 0.08
-"""Share of wrong names, sure ones and others alike, from which a taxon is often mistaken."""
-_PRIOR_PLANTS: Final = 10
 
 
 class FittedThreshold(msgspec.Struct, frozen=True):
@@ -70,11 +74,6 @@ class FittedThresholds(msgspec.Struct, frozen=True):
         """The promises as the bundle holds them."""
         return Promises(self.species.promise, self.genus.promise, self.family.promise)
 
-    def without_promises(self) -> "FittedThresholds":
-        """Returns the same thresholds, for plants that prove nothing."""
-        found = {name: getattr(self, name) for name in self.__struct_fields__}
-        return FittedThresholds(**{name: each and replace(each, promise=None) for name, each in found.items()})
-
     @property
     def warnings(self) -> list[str]:
         """What to know about the ranks whose threshold is not fitted, in sentences."""
@@ -86,30 +85,53 @@ class FittedThresholds(msgspec.Struct, frozen=True):
         ]
 
 
-def mistaken_taxa(named_N: Whole, scores: RankScores, num_taxa: int) -> Flags:
-    """Finds the taxa whose names are often wrong, from validation plants; shape (num_taxa,).
+def fit_temperature(logits: Rows, labels: Whole, taxonomy: Taxonomy, plants: Plants) -> float:
+    """Finds the temperature that gives the labeled taxa the highest likelihood (Brent's method), in [0.05, 20].
 
-    The risk of a name is the share of wrong ones, with ten more plants of the mean risk; it must exceed 8 %, and the
-    mean, so that a taxon with few plants is no such taxon by that alone. The species threshold of these
-    taxa is fitted to their own calibration plants, which did not choose them, and so is that of the others: a promise
-    about the mean of all says little about a group of plants that resemble each other.
+    Below 1 it raises the highest probability, above 1 it lowers it. The outputs of a taxon are summed, as in the
+    service, and every plant weighs the same, however many pictures of it there are.
     """
-    sure_N = scores.score_N >= GRID[-1]
-    number_T, wrong_T = (
-        np.bincount(named_N[chosen_N], minlength=num_taxa) for chosen_N in (sure_N, sure_N & ~scores.right_N)
-    )
-    mean = wrong_T.sum() / max(number_T.sum(), 1)
-    return np.asarray((wrong_T + _PRIOR_PLANTS * mean) / (number_T + _PRIOR_PLANTS) > max(_OFTEN, mean + 1e-9))
+    chosen = plants_drawn(plants, MOST_PICTURES)
+    logits, taxa, weights = logits[chosen], taxonomy.taxon_of_output[labels[chosen]], picture_weights(plants)[chosen]
+
+    def loss(log_temperature: float) -> float:
+        return negative_log_likelihood(right_probabilities(logits, taxa, taxonomy, math.exp(log_temperature)), weights)
+
+    bounds = (math.log(LOWEST_TEMPERATURE), math.log(HIGHEST_TEMPERATURE))
+    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": _TOLERANCE})
+    return math.exp(found.x)
+
+
+def plants_drawn(plants: Plants, most: int) -> Whole:
+    """Draws whole plants, at least one, while all their pictures fit in; returns their positions, ascending."""
+    if len(plants) <= most:
+        return np.arange(len(plants))
+    _, plant_N, counts = np.unique(plants, return_inverse=True, return_counts=True)
+    order = np.random.default_rng(0).permutation(len(counts))
+    num_drawn = max(int((np.cumsum(counts[order]) <= most).sum()), 1)
+    return np.flatnonzero(np.isin(plant_N, order[:num_drawn]))
+
+
+def right_probabilities(logits: Rows, taxa: Whole, taxonomy: Taxonomy, temperature: float) -> Floats:
+    """Returns the probability of the right taxon of each picture, without those of all other taxa."""
+    right = np.empty(len(taxa))
+    for part in chunks(*logits.shape):
+        is_right = taxonomy.taxon_of_output == taxa[part, None]
+        right[part] = (output_probabilities(logits[part], temperature) * is_right).sum(axis=1)
+    return right
 
 
 def fit_thresholds(
     scores: Mapping[Rank, RankScores],
     fixed: Mapping[Rank, float] | None = None,
     mistaken_N: Flags | None = None,
+    *,
+    proves: bool = True,
 ) -> FittedThresholds:
     """Fits the thresholds of all ranks, each on the plants that no finer rank names.
 
-    `mistaken_N` says which plants would be named as one of the taxa that are often mistaken.
+    `mistaken_N` says which plants would be named as one of the taxa that are often mistaken. `proves` says whether the
+    plants can prove a promise: the network was neither trained on them nor chosen by them.
 
     The species threshold was chosen with the same plants, so those left for the genus are not independent of it. The
     choice depends on the names that were tested, from the highest score to the first failure. Below that failure no
@@ -132,6 +154,8 @@ def fit_thresholds(
         left_N &= ~named(scores[rank].score_N, found[rank].threshold)
         if rank == "species" and mistaken_N is not None and "mistaken" in found:
             left_N |= mistaken_N & ~named(scores["species"].score_N, found["mistaken"].threshold)
+    if not proves:
+        found = {name: replace(each, promise=None) for name, each in found.items()}
     return FittedThresholds(**found)
 
 

@@ -97,10 +97,9 @@ class Pictures(msgspec.Struct, frozen=True, eq=False):
         """Runs a network file, and stores the features alone; see `run_network`."""
         return run_network(network, self.pixels(), folder, bf16=bf16, with_logits=False).features
 
-    def predictions(self, logits: Rows, temperature: float) -> Predictions:
-        """Returns the calibrated predictions for the logits of these pictures."""
-        model = AnswerModel(self.manifest.taxonomy, temperature)
-        return score_pictures(logits, self.labels, model, rows=self.rows, plants=self.plants)
+    def predictions(self, outputs: Outputs, model: AnswerModel) -> Predictions:
+        """Returns what the service would say of each of these pictures, from a network's outputs for them."""
+        return score_pictures(outputs.logits, self.labels, model, outputs.features, rows=self.rows, plants=self.plants)
 
     def pixels(self) -> Iterator[Pixels]:
         """Yields the network input of some pictures at a time, shape (batch, 3, height, width)."""

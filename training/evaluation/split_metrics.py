@@ -13,6 +13,7 @@ from scipy.optimize import brentq
 from scipy.stats import mannwhitneyu
 
 from models.arrays import Flags
+from models.bundle_record import Metric
 from models.metrics import (
     Confusion,
     ReliabilityBin,
@@ -231,3 +232,10 @@ def class_metrics(predictions: Predictions, taxonomy: Taxonomy) -> Iterator[Clas
         tops = [float(hits_N[own].mean()) for hits_N in hits]
         rows.append(ClassMetrics(taxon.taxon_id, taxon.scientific_name, int(own.sum()), *tops))
     yield from sorted(rows, key=lambda row: (row.top1, row.top5, row.scientific_name))
+
+
+def metric(name: str, figure: Share | float, data: str, num_pictures: int = 0) -> Metric:
+    """Makes the record of a figure for a bundle; `num_pictures` is that of a figure that is no share."""
+    if isinstance(figure, Share):
+        return Metric(name, figure.value, data, figure.num_pictures, figure.interval_95)
+    return Metric(name, figure, data, num_pictures)

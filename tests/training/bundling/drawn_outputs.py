@@ -40,7 +40,6 @@ def table_data(*, with_negatives=True, **changes):
         validation=draw_plants(20, seed=5) if with_negatives else None,
         negatives=draw_things(300, seed=3) if with_negatives else None,
         negative_groups=np.arange(300) if with_negatives else NO_NEGATIVES,
-        prior_T=np.full(NUM_TAXA, 1 / NUM_TAXA),
         data="drawn",
         num_pictures=900,
     )

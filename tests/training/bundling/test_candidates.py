@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from models.answer import AnswerModel
-from models.calibration import Calibration
 from models.errors import BundleError
 from models.place import Where
 from models.preprocess import InputSpec
@@ -15,16 +15,16 @@ from models.session import NetworkOutput
 from tests.training.small import make_taxonomy, write_data
 from training.bundling.candidates import (
     PARITY_LIMIT,
+    Candidate,
+    _table_data,
     agreement_check,
-    describe_check,
     difference_check,
     make_bf16,
     overflow_check,
+    picture_sets,
     require_parity,
 )
-from training.bundling.evaluated_network import EvaluatedNetwork, _table_data, picture_sets
-from training.bundling.tables import FittedTables
-from training.bundling.thresholds import FittedThreshold, FittedThresholds
+from training.bundling.model_card import describe_check
 from training.dataset.manifest import Manifest
 from training.evaluation.predictions import Outputs, score_pictures
 
@@ -131,6 +131,14 @@ class Rows:
         return of.rows[:, None].astype("f4")
 
 
+@pytest.mark.parametrize("other_data", [False, True])
+@pytest.mark.parametrize("calibration", [("calibration",), ()])
+def test_only_plants_that_neither_trained_the_network_nor_chose_it_prove_something(tmp_path, calibration, other_data):
+    sets, _ = sets_of(tmp_path, "train", "validation", "test", *calibration)
+    data = _table_data(Rows(), replace(sets, other_data=other_data))
+    assert data.proves == (bool(calibration) and not other_data)
+
+
 GROUPS = ["t0", "t1", "a", "b", "a", "b", "a", "b", "a", "b", "c", "d", "v", "w"]  # four plants, two with 4 pictures
 
 
@@ -155,7 +163,7 @@ def test_of_each_calibration_plant_one_picture_counts_in_the_tables(tmp_path):
 
 def test_the_prior_counts_training_pictures_and_a_plant_stands_where_its_picture_was_taken(tmp_path, monkeypatch):
     """Training in Berlin, calibration in Paris, test in Sydney; each calibration picture has a longitude of its own."""
-    monkeypatch.setattr("training.bundling.evaluated_network.LEAST_RECORDS", 2)
+    monkeypatch.setattr("training.bundling.candidates.LEAST_RECORDS", 2)
     longitude = [13.4, 13.4, *(2.25 + number / 32 for number in range(10)), 151.2, 151.2]
     longitude[10] = None  # the only picture of plant c
     latitude = [52.5] * 2 + [48.9] * 10 + [-33.9] * 2
@@ -181,12 +189,10 @@ def test_the_description_says_whether_the_limit_is_a_minimum_or_maximum():
 def test_bf16_may_win_20_of_1000_pictures_but_not_lose_them(wins, passes, monkeypatch):
     all_right, some_wrong = predictions([0] * 1000), predictions([1] * 20 + [0] * 980)
     single, half = (some_wrong, all_right) if wins else (all_right, some_wrong)
-    silent = FittedThreshold(1.0, None, 0, 0)
-    fitted = FittedTables(Calibration(), FittedThresholds(silent, silent, silent), None)
-    network = SimpleNamespace(path=Path("model.onnx"), outputs=lambda _: Outputs(*[np.zeros((1, 5), "f4")] * 2))
-    one, other = (EvaluatedNetwork(network, 1.0, fitted, found, (), ()) for found in (single, half))
+    network = SimpleNamespace(outputs=lambda _: Outputs(*[np.zeros((1, 5), "f4")] * 2))
+    one, other = (Candidate(Path("model.onnx"), network, None, found, (), ()) for found in (single, half))
     monkeypatch.setattr("training.bundling.candidates.evaluate_network", lambda *_: other)
-    monkeypatch.setattr("training.bundling.candidates.predictions_on", lambda evaluated, _: evaluated.predictions)
+    monkeypatch.setattr(Candidate, "predictions_on", lambda candidate, _: candidate.predictions)
     pictures = SimpleNamespace(name="drawn")
     made = make_bf16(one, SimpleNamespace(validation=pictures, test=pictures), Path(), {})
-    assert made.passed == passes
+    assert isinstance(made, Candidate) == passes

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from models.answer import AnswerModel
 from tests.models.tiny import genus_only, species, taxonomy_of
-from tests.training.bundling.drawn_outputs import NUM_FEATURES, TAXONOMY, table_data
-from training.bundling.look_alikes import look_alikes
+from tests.training.bundling.drawn_outputs import NUM_FEATURES, table_data
+from training.bundling.mistakes import look_alikes
 from training.bundling.tables import LabeledOutputs, fit_tables
 from training.evaluation.predictions import Outputs, score_pictures
 
@@ -25,9 +25,8 @@ def found(taken, per_taxon=20, taxonomy=PLANTS):
         still = np.flatnonzero((labels == names.index(right)) & (ranked_first == labels))
         ranked_first[still[:number]] = names.index(other)
     logits = 9 * np.eye(len(names), dtype=np.float32)[ranked_first]
-    by_id = look_alikes(score_pictures(logits, labels, AnswerModel(taxonomy, 1.0)), taxonomy)
-    name_of = {taxon.taxon_id: taxon.scientific_name for taxon in taxonomy.taxa}
-    return {name_of[one]: [name_of[other] for other in others] for one, others in by_id.items()}
+    similar = look_alikes(score_pictures(logits, labels, AnswerModel(taxonomy, 1.0)), taxonomy)
+    return {names[one]: [names[other] for other in others] for one, others in similar.items()}
 
 
 @pytest.mark.parametrize("taken", [{(IVY, CREEPER): 3}, {(CREEPER, IVY): 3}, {(IVY, CREEPER): 2, (CREEPER, IVY): 1}])
@@ -64,5 +63,4 @@ def test_the_tables_of_a_network_have_those_of_their_calibration_plants():
     features = np.random.default_rng(0).normal(size=(200, NUM_FEATURES)).astype(np.float32)
     outputs = Outputs(9 * np.eye(20, dtype=np.float32)[ranked_first], features)
     data = replace(table_data(with_negatives=False), calibration=LabeledOutputs(outputs, labels))
-    ids = [taxon.taxon_id for taxon in TAXONOMY.taxa]
-    assert fit_tables(data, 1.0, {}).look_alikes == {ids[at]: (ids[at ^ 1],) for at in range(20)}
+    assert fit_tables(data, 1.0, {}).model.look_alikes == {at: (at ^ 1,) for at in range(20)}

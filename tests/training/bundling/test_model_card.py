@@ -8,34 +8,33 @@ import pytest
 import tyro
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from models.answer import AnswerModel
 from models.calibration import Calibration, FittedOn
 from models.metrics import ReliabilityBin, share
 from models.ranking import RANKS
-from tests.models.tiny import conformal_table
+from tests.models.tiny import bundle_record, conformal_table
 from tests.training.small import make_taxonomy
-from training.bundling.model_card import (
-    calibration_section,
-    command_line,
-    commands_section,
-    describe_fit,
-    without_folders,
-)
-from training.bundling.tables import FittedTables, Rejection
+from training.bundling.model_card import card_commands, command_line, describe_fit, model_card, without_folders
+from training.bundling.tables import Fitted
 from training.bundling.thresholds import fit_thresholds
 from training.evaluation.predictions import RankScores
+from training.evaluation.split_metrics import metric
 from training.export import Export
 
 SURE = ReliabilityBin(low=14 / 15, num_pictures=40, confidence=0.97, accuracy=0.5)
 
 
-def section(diagrams, num_plants=400, rejection=None, fixed=None):
+def card(diagrams=None, num_plants=400, metrics=(), fixed=None):
     """All plants reach 0.8; none is wrong. The species takes them all. One of two taxa has calibration plants."""
     scores = {rank: RankScores(np.full(num_plants, 0.8), np.ones(num_plants, dtype=bool)) for rank in RANKS}
     table = conformal_table(np.full((num_plants, 2), 0.5), np.zeros(num_plants, dtype=np.intp), np.array([0.5, 0.5]))
     calibration = Calibration(conformal=table, fitted_on=fitted_on(num_plants))
-    fitted = FittedTables(calibration, fit_thresholds(scores, fixed), rejection)
-    return calibration_section(fitted, make_taxonomy(2), {"species": 0.25, "genus": 0.125}, diagrams)
+    fitted = Fitted(AnswerModel(make_taxonomy(2), 1.0, calibration=calibration), fit_thresholds(scores, fixed))
+    record = replace(bundle_record(), metrics=metrics)
+    diagrams = {"all": [SURE]} if diagrams is None else diagrams
+    return model_card(record, fitted, {}, {"species": 0.25}, diagrams, negatives="spoons", commands=("a", "b"))
 
 
 def fitted_on(num_pictures):
@@ -50,37 +49,36 @@ def test_few_pictures_are_said_to_be_few(num_pictures, few):
 
 
 def test_taxa_without_calibration_plants_are_counted_and_named():
-    assert "on 400 plants. 1 of 2 taxa have none of these plants, and macro coverage says nothing" in section(
-        {"all": [SURE]}
-    )
-    assert "Genus0000 species00001." in section({"all": [SURE]})
+    said = "on 400 plants. 1 of 2 taxa have none of these plants, and macro coverage says nothing of them"
+    assert f"{said}: Genus0000 species00001." in card()
 
 
 def test_what_is_known_of_other_things_is_said_with_its_number():
-    assert "cannot tell plants from other things" in section({"all": [SURE]})
-    text = section({"all": [SURE]}, rejection=Rejection("spoons", 0.93, share(30, 100), share(20, 100)))
+    assert "cannot tell plants from other things" in card()
+    figures = {"things_auroc": 0.93, "things_accepted": share(30, 100), "things_named": share(20, 100)}
+    text = card(metrics=tuple(metric(name, figure, "spoons") for name, figure in figures.items()))
     assert "fitted on validation plants and on 100 spoons" in text
     assert "30.0% are taken for plants and 20.0% are named (AUROC 0.930)" in text
 
 
 def test_a_bar_shows_accuracy_and_confidence():
-    assert "| 0.93 to 1.00 | 40 | 0.970 | 0.500 | `##########.........!` |" in section({"all": [SURE]})
+    assert "| 0.93 to 1.00 | 40 | 0.970 | 0.500 | `##########.........!` |" in card()
 
 
 def test_sources_are_drawn_where_there_are_several():
-    assert section({"all": [SURE], "a": [SURE]}).count("Reliability") == 1
-    assert section({"all": [SURE], "a": [SURE], "b": [SURE]}).count("Reliability") == 3
+    assert card({"all": [SURE], "a": [SURE]}).count("Reliability") == 1
+    assert card({"all": [SURE], "a": [SURE], "b": [SURE]}).count("Reliability") == 3
 
 
 def test_every_rank_says_what_it_promises():
-    lines = section({"all": [SURE]}).splitlines()
+    lines = card().splitlines()
     assert (
         "* species: named from a score of 0.500; with 95% confidence at most 5% of the names are wrong "
         "(0 of 400 calibration plants)"
     ) in lines
     assert "* genus: named from a score of 0.900, without a promise (0 wrong of 0 calibration plants)" in lines
     assert any("under 300" in line for line in lines)
-    assert "(0 wrong of 40 calibration plants)" in section({"all": [SURE]}, num_plants=40)
+    assert "(0 wrong of 40 calibration plants)" in card(num_plants=40)
 
 
 NAMES = st.text("abc_ '\".-", min_size=1, max_size=8).filter(lambda name: name.strip(".-") and name[0] != "-")
@@ -108,18 +106,17 @@ def test_the_command_gives_the_same_flags(flags):
     assert tyro.cli(Export, args=words) == flags
 
 
-def test_the_section_names_no_folder_of_the_machine(tmp_path):
+def test_the_commands_name_no_folder_of_the_machine(tmp_path):
     flags = Export(
         checkpoint=tmp_path / "run" / "best.pt",
         data=tmp_path / "flowers",
         out=tmp_path / "out" / "bundle",
         negatives=(tmp_path / "things", Path("other/things")),
     )
-    section = commands_section(flags, flags.data, flags.out, other_data=True)
-    expected = "export.py --checkpoint best.pt --data flowers --out bundle --negatives things other/things"
-    assert expected in section
-    assert "evaluate.py --data flowers --bundle bundle --other-data\n" in section
-    assert not [part for part in tmp_path.parts[1:] if part in section]
+    assert card_commands(flags, flags.data, flags.out, other_data=True) == (
+        "python training/export.py --checkpoint best.pt --data flowers --out bundle --negatives things other/things",
+        "python training/evaluate.py --data flowers --bundle bundle --other-data",
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from models.answer import AnswerModel, Question, answer_plant
 from models.calibration import conformal_table_of
-from models.place import PlaceModel, Where
+from models.place import Where
 from models.ranking import Promises
 from tests.models.tiny import species, taxonomy_of
 from tests.training.bundling.drawn_outputs import TAXONOMY as DRAWN_TAXONOMY
@@ -55,36 +55,29 @@ def fitted(**options):
 
 
 def fit_rule(prior, records, logits, *, kept_N=None, taxonomy=TAXONOMY, labels=None):
-    every = np.ones(len(records), bool)
-    return fit_place(
-        PlaceData(prior, records, every),
-        logits,
-        records.taxon_N if labels is None else labels,
-        every if kept_N is None else kept_N,
-        taxonomy=taxonomy,
-        temperature=1.0,
-        prior_T=np.full(NUM_TAXA, 1 / NUM_TAXA),
-        fixed={},
-    )
+    every, model = np.ones(len(records), bool), AnswerModel(taxonomy, 1.0)
+    plants = score_pictures(logits, records.taxon_N if labels is None else labels, model)
+    kept_N = every if kept_N is None else kept_N
+    prior_T = np.full(NUM_TAXA, 1 / NUM_TAXA)
+    return fit_place(PlaceData(prior, records, every), logits, plants, kept_N, model, prior_T=prior_T, fixed={})
 
 
 def test_place_raises_accuracy_where_confusions_grow_elsewhere():
-    found = fitted()
-    before, after = found.top1
+    found, (before, after) = fitted()
     assert after > before + 0.03
-    assert found.num_plants == NUM_PLANTS / 2
     assert found.rule.promises.genus is not None
     assert len(found.conformal.conformity_N) == NUM_PLANTS / 2
 
 
 def test_a_place_that_says_nothing_gives_no_rule():
-    assert fitted(place_matters=False) is None
+    assert fitted(place_matters=False) == (None, None)
 
 
 @pytest.mark.parametrize(("num_plants", "has_rule"), [(999, False), (1000, True)])
 def test_a_rule_needs_a_thousand_plants(num_plants, has_rule):
     records, logits = drawn(2, num_plants)
-    assert (fit_rule(count_records(drawn(1, 4000)[0], NUM_TAXA, 10.0), records, logits) is not None) == has_rule
+    found, _ = fit_rule(count_records(drawn(1, 4000)[0], NUM_TAXA, 10.0), records, logits)
+    assert (found is not None) == has_rule
 
 
 def test_one_half_of_the_plants_chooses_the_rule_and_the_other_half_fits_what_follows():
@@ -94,9 +87,9 @@ def test_one_half_of_the_plants_chooses_the_rule_and_the_other_half_fits_what_fo
     for half, has_rule in ((0, False), (1, True)):
         longitude = records.longitude_N.copy()
         longitude[half::2] = np.random.default_rng(0).permutation(longitude[half::2])
-        found = fit_rule(prior, replace(records, longitude_N=longitude), logits)
+        found, top1 = fit_rule(prior, replace(records, longitude_N=longitude), logits)
         assert (found is not None) == has_rule
-    assert found.top1[1] < found.top1[0] + MOST_LOST
+    assert top1[1] < top1[0] + MOST_LOST
 
 
 def test_fitted_tables_are_those_of_answers_with_a_place():
@@ -107,8 +100,8 @@ def test_fitted_tables_are_those_of_answers_with_a_place():
     logits = np.concatenate([logits[:, ::-1], logits[:, ::-1] - 1], axis=1)
     labels = NUM_TAXA - 1 - records.taxon_N
     kept_N = logits.argmax(axis=1) == labels  # no plant that is wrong without place
-    found = fit_rule(prior, records, logits, kept_N=kept_N, taxonomy=twice, labels=labels)
-    model = AnswerModel(twice, 1.0, place=PlaceModel(prior, found.rule, found.conformal))
+    found, _ = fit_rule(prior, records, logits, kept_N=kept_N, taxonomy=twice, labels=labels)
+    model = AnswerModel(twice, 1.0, place=found)
     position = {taxon.taxon_id: index for index, taxon in enumerate(twice.taxa)}
     fitted_on, places = np.arange(1, 1000, 2), list(records.places())
     scores_NT = np.zeros((len(fitted_on), NUM_TAXA))
@@ -129,16 +122,14 @@ def test_fitted_tables_are_those_of_answers_with_a_place():
     assert of_kept.thresholds != of_all.thresholds
 
 
-def test_with_other_data_no_answer_with_a_place_has_a_promise():
+def test_plants_that_prove_nothing_give_answers_with_a_place_no_promise():
     plants = draw_plants(60, seed=1)
     random = np.random.default_rng(0)
     records = Records(plants.labels, random.uniform(40, 50, 1200), plants.labels % 2 * 90.0, np.zeros(1200, np.int64))
     place = PlaceData(count_records(records, NUM_TAXA, 10.0), records, np.ones(1200, bool))
     assert len(DRAWN_TAXONOMY.taxa) == NUM_TAXA
-    same, other = (
-        fit_tables(table_data(with_negatives=False, calibration=plants, place=place, other_data=other), 1.0, {}).place
-        for other in (False, True)
-    )
+    data = table_data(with_negatives=False, calibration=plants, place=place)
+    same, other = (fit_tables(replace(data, proves=proves), 1.0, {}).model.place for proves in (True, False))
     assert same.rule.promises.species is not None
     assert other.rule == replace(same.rule, promises=Promises())
 

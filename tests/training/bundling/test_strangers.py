@@ -9,11 +9,13 @@ from msgspec.structs import replace
 from models.answer import AnswerModel, Question, answer_plant
 from models.errors import DataError
 from models.taxonomy import Output, Taxon, Taxonomy
-from tests.training.bundling.drawn_outputs import NOISE, NUM_FEATURES, TAXONOMY, draw_outputs, table_data
+from tests.training.bundling.drawn_outputs import NOISE, NUM_FEATURES, draw_outputs, table_data
+from tests.training.small import make_taxonomy
+from training.bundling.mistakes import mistaken_taxa
 from training.bundling.strangers import Stranger, StrangerNames, Strangers, drawn_among, names_of, without_doubtful
 from training.bundling.tables import fit_tables
-from training.bundling.thresholds import FittedThreshold, fit_thresholds, mistaken_taxa
-from training.evaluation.predictions import RankScores
+from training.bundling.thresholds import MIN_NAMED, FittedThreshold, fit_thresholds
+from training.evaluation.predictions import RankScores, score_pictures
 
 TAXA = (
     Taxon("quercus-robur", "Quercus robur", "species", genus="Quercus", family="Fagaceae"),
@@ -90,18 +92,17 @@ def drawn_strangers(seed, num_genera=60, each=10, near=False):
 
 
 def share_named(fitted, outputs):
-    model = AnswerModel(TAXONOMY, 1.0, fitted.thresholds.thresholds, calibration=fitted.calibration)
     pairs = zip(*outputs, strict=True)
-    ranks = [answer_plant(logits[None], seen[None], model, Question()).verdict.rank for logits, seen in pairs]
+    ranks = [answer_plant(logits[None], seen[None], fitted.model, Question()).verdict.rank for logits, seen in pairs]
     return np.mean([rank == "species" for rank in ranks])
 
 
 def test_with_strangers_familiarity_is_a_head_that_names_fewer_new_strangers():
     with_some, without = (fit_tables(table_data(strangers=each), 1.0, {}) for each in (drawn_strangers(1), None))
-    assert with_some.calibration.familiarity is None
-    assert without.calibration.known_head is None
-    assert with_some.left_out is None
-    assert with_some.calibration.fitted_on.num_strangers == 600
+    assert with_some.model.calibration.familiarity is None
+    assert without.model.calibration.known_head is None
+    assert "left_out_auroc" not in {each.name for each in with_some.metrics}
+    assert with_some.model.calibration.fitted_on.num_strangers == 600
     new = drawn_strangers(2).outputs
     assert share_named(with_some, new) <= share_named(without, new)
     assert share_named(with_some, new) < 0.1
@@ -117,13 +118,21 @@ def test_the_promise_counts_strangers_among_the_names():
     assert other.promises.species is None or other.species.threshold > one.species.threshold
 
 
+def sure_names(named_N, labels_N):
+    return score_pictures(9 * np.eye(4, dtype=np.float32)[named_N], labels_N, AnswerModel(make_taxonomy(4), 1.0))
+
+
 def test_taxa_whose_names_are_often_wrong_are_found_and_few_plants_say_little():
     named_N = np.repeat([0, 1, 2], [100, 100, 4])
-    right_N = np.ones(204, dtype=bool)
-    right_N[100:120] = False  # a fifth of taxon 1
-    right_N[-1] = False  # one of four of taxon 2
-    found = mistaken_taxa(named_N, RankScores(np.full(204, 0.9), right_N), 4)
+    labels_N = named_N.copy()
+    labels_N[100:120] = 0  # a fifth of taxon 1
+    labels_N[-1] = 0  # one of four of taxon 2
+    validation = sure_names(named_N, labels_N)
+    enough_N = np.repeat([0, 1], 2 * MIN_NAMED)
+    found = mistaken_taxa(validation, sure_names(enough_N, enough_N), 4)
     assert found.tolist() == [False, True, True, False]  # of taxon 3 nothing is known
+    for few_N in (enough_N[1:], enough_N[:-1]):
+        assert not mistaken_taxa(validation, sure_names(few_N, few_N), 4).any()
 
 
 def test_taxa_that_are_often_mistaken_have_a_threshold_of_their_own():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from models.answer import AnswerModel, Question, answer_plant
+from models.answer import Question, answer_plant
 from models.ranking import Promises, output_probabilities, taxon_probabilities
 from models.taxonomy import Output, Taxonomy
 from tests.training.bundling.drawn_outputs import (
@@ -21,7 +21,11 @@ from tests.training.bundling.drawn_outputs import (
 )
 from tests.training.small import make_taxonomy
 from training.bundling.tables import LabeledOutputs, fit_tables, training_prior
-from training.bundling.temperature import LEAST, MOST, fit_temperature, plants_drawn, right_probabilities
+from training.bundling.thresholds import (
+    fit_temperature,
+    plants_drawn,
+    right_probabilities,
+)
 from training.evaluation.predictions import Outputs, store_outputs
 
 
@@ -71,8 +75,8 @@ def test_outputs_of_one_taxon_are_calibrated_as_one():
 def test_the_temperature_stays_within_its_bounds():
     certain = np.array([[0.3, 0.0]] * 5, dtype=np.float32)
     taxonomy, plants = make_taxonomy(2), np.arange(5)
-    assert fit_temperature(certain, np.zeros(5, np.int64), taxonomy, plants) == pytest.approx(LEAST, rel=1e-6)
-    assert fit_temperature(certain, np.ones(5, np.int64), taxonomy, plants) == pytest.approx(MOST, rel=1e-6)
+    assert fit_temperature(certain, np.zeros(5, np.int64), taxonomy, plants) == pytest.approx(0.05, rel=1e-6)
+    assert fit_temperature(certain, np.ones(5, np.int64), taxonomy, plants) == pytest.approx(20, rel=1e-6)
 
 
 @settings(max_examples=25, deadline=None)
@@ -108,11 +112,13 @@ def fitted():
     return fit_tables(table_data(), 1.0, {})
 
 
+def figures_of(fitted):
+    return {figure.name: figure for figure in fitted.metrics}
+
+
 def answers(fitted, outputs, question=None):
-    limits = fitted.thresholds
-    model = AnswerModel(TAXONOMY, 1.0, limits.thresholds, limits.promises, fitted.calibration, mistaken=fitted.mistaken)
     return [
-        answer_plant(logits[None], features[None], model, question or Question())
+        answer_plant(logits[None], features[None], fitted.model, question or Question())
         for logits, features in zip(*outputs, strict=True)
     ]
 
@@ -135,9 +141,10 @@ def test_95_percent_of_new_plants_are_kept_and_named_as_promised(fitted):
 def test_new_things_are_named_as_often_as_cross_validation_says(fitted):
     found = answers(fitted, draw_things(400, seed=12))
     named = np.mean([each.verdict.name is not None for each in found])
-    low, high = fitted.rejection.named.interval_95
+    figures = figures_of(fitted)
+    low, high = figures["things_named"].interval_95
     assert low - 0.05 <= named <= high + 0.05
-    assert fitted.rejection.named.value <= fitted.rejection.accepted.value
+    assert figures["things_named"].value <= figures["things_accepted"].value
 
 
 def test_plants_of_taxa_that_were_never_known_are_named_about_as_rarely_as_the_fit_says(fitted):
@@ -146,10 +153,11 @@ def test_plants_of_taxa_that_were_never_known_are_named_about_as_rarely_as_the_f
     noise = np.random.default_rng(14).normal(0, NOISE, new.shape)
     found = answers(fitted, draw_outputs(new + noise))
     named = np.mean([each.verdict.rank == "species" for each in found])
-    low, high = fitted.left_out.named_species.interval_95
+    figures = figures_of(fitted)
+    low, high = figures["left_out_named_species"].interval_95
     assert low - 0.05 <= named <= high + 0.05
     assert named < 0.2
-    assert fitted.left_out.auroc > 0.8
+    assert figures["left_out_auroc"].value > 0.8
 
 
 def test_with_one_taxon_nothing_can_be_left_out():
@@ -165,9 +173,8 @@ def test_with_one_taxon_nothing_can_be_left_out():
         training_features=one.outputs.features,
         training_labels=one.labels,
         with_negatives=False,
-        prior_T=np.ones(1),
     )
-    assert fit_tables(data, 1.0, {}).left_out is None
+    assert fit_tables(data, 1.0, {}).metrics == ()
 
 
 def test_candidate_sets_hold_the_right_taxon_as_often_as_asked(fitted):
@@ -182,17 +189,16 @@ def test_candidate_sets_hold_the_right_taxon_as_often_as_asked(fitted):
 
 def test_without_pictures_of_other_things_nothing_is_said_about_them():
     fitted = fit_tables(table_data(with_negatives=False), 1.0, {})
-    assert fitted.rejection is None
-    assert fitted.calibration.plant_head is None
-    assert fitted.calibration.cutoffs.plant == 0
-    assert fitted.calibration.fitted_on.num_negatives == 0
+    assert set(figures_of(fitted)) == {"left_out_auroc", "left_out_named_species"}
+    tables = fitted.model.calibration
+    assert (tables.plant_head, tables.cutoffs.plant, tables.fitted_on.num_negatives) == (None, 0, 0)
     assert answers(fitted, draw_things(3, seed=1))[0].plant_score is None
 
 
-@pytest.mark.parametrize("reason", ["other_data", "is_validation"])
-def test_plants_that_the_network_was_trained_on_or_chosen_by_promise_nothing(reason):
-    other = fit_tables(table_data(with_negatives=False, **{reason: True}), 1.0, {}).thresholds
-    same = fit_tables(table_data(with_negatives=False), 1.0, {}).thresholds
+def test_plants_that_prove_nothing_give_the_same_thresholds_without_a_promise():
+    same, other = (
+        fit_tables(table_data(with_negatives=False, proves=proves), 1.0, {}).model for proves in (True, False)
+    )
     assert same.promises.species is not None
     assert (other.promises, other.thresholds) == (Promises(), same.thresholds)
 
@@ -211,13 +217,13 @@ def test_wrong_names_below_the_cutoff_do_not_cost_the_others_their_promise():
 
 
 def test_the_fit_says_when_and_on_what(fitted):
-    facts = fitted.calibration.fitted_on
+    facts = fitted.model.calibration.fitted_on
     assert (facts.data, facts.num_plants, facts.num_pictures, facts.num_negatives) == ("drawn", 800, 900, 300)
     assert len(facts.date) == len("2026-11-22")
 
 
 def test_a_taxon_without_training_pictures_has_a_prior():
-    prior = training_prior(np.array([0, 0, 0, 1]), make_taxonomy(3))
+    prior = training_prior(np.array([0, 0, 0, 1]), 3)
     assert prior.tolist() == pytest.approx([3 / 5, 1 / 5, 1 / 5])
 
 
@@ -228,9 +234,9 @@ def test_tables_of_outputs_on_disk_are_the_plain_ones(fitted, tmp_path, monkeypa
     training = store_outputs([TRAINING.outputs], tmp_path).features
     on_disk = replace(drawn, calibration=calibration, training_features=training)
     stored = fit_tables(replace(on_disk, negatives=store_outputs([drawn.negatives])), 1.0, {})
-    assert (stored.thresholds, stored.rejection) == (plain.thresholds, plain.rejection)
+    assert (stored.thresholds, stored.metrics[-2:]) == (plain.thresholds, plain.metrics[-2:])
     for name in ("conformal", "features", "familiarity", "plant_head", "cutoffs"):
-        tables = [getattr(fit.calibration, name) for fit in (stored, plain)]
+        tables = [getattr(fit.model.calibration, name) for fit in (stored, plain)]
         for field in tables[0].__struct_fields__:
             found, expected = (getattr(table, field) for table in tables)
             assert found == pytest.approx(expected, rel=1e-4, abs=1e-5), f"{name} {field}"

@@ -16,7 +16,7 @@ from training.evaluation.answers import (
 )
 from training.evaluation.predictions import Outputs, store_outputs
 
-FITTED = fit_tables(table_data(), 1.0, {})
+FITTED = fit_tables(table_data(), 1.0, {}).model
 PLANTS, THINGS = draw_plants(2, seed=51), draw_things(20, seed=52)
 PICTURES = Outputs(*(np.concatenate(pair) for pair in zip(PLANTS.outputs, THINGS, strict=True)))
 
@@ -33,8 +33,7 @@ SCORES = ("plant score", "familiarity")
 
 @pytest.fixture(scope="module")
 def model():
-    limits = FITTED.thresholds
-    return AnswerModel(TAXONOMY, 1.0, limits.thresholds, limits.promises, FITTED.calibration)
+    return FITTED
 
 
 @pytest.fixture(scope="module")
