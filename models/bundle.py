@@ -44,8 +44,8 @@ GOLDEN_FILE: Final = "golden.json"
 KNOWN_PARTS: Final = frozenset({CALIBRATION_PART, EXAMPLES_PART, GOLDEN_PART, PLACE_PART, WEIGHTS_PART})
 WITH_PLACE: Final = "+place"
 """Ends the name of the tables in `calibration.npz` that hold for answers with a place."""
-# Half-precision arithmetic changed a probability of the demonstration network by at most 0.0015 on drawn pictures. int8
-# with unfused operators changed it by 0.002 on the most stable of them. A wrong file changes it by far more.
+# Half-precision arithmetic changed a probability of the demonstration network by at most 0.0015 on drawn pictures.
+# A wrong file changes it by far more.
 LARGEST_DIFFERENCE: Final = 0.02
 
 

@@ -1,4 +1,4 @@
-"""The records of `bundle.json`, and the reader of formats 1 to 5. `models/bundle.py` verifies the files.
+"""The records of `bundle.json`, and the reader of formats 2 to 5. `models/bundle.py` verifies the files.
 
 The rule for changes: a field that an older reader cannot ignore, because answers would differ without it, raises the
 format version. A field that it can ignore is added with a default, and the version stays. Readers therefore ignore
@@ -22,7 +22,7 @@ from models.preprocess import InputSpec
 from models.ranking import MistakenTaxa, Promises, Thresholds
 from models.taxonomy import Taxonomy
 
-Precision = Literal["fp32", "fp16", "int8", "bf16"]
+Precision = Literal["fp32", "fp16", "bf16"]
 """bf16 is the file of fp32, computed in bfloat16 with OpenVINO; it has its own temperature, checks and tables."""
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 FILE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -80,7 +80,7 @@ class NetworkFile(msgspec.Struct, frozen=True):
     thresholds: Thresholds = Thresholds()
     promises: Promises = Promises()
     """What calibration plants prove about the names of each rank at these thresholds."""
-    stored_as: Literal["float32", "float16", "int8"] = "float32"
+    stored_as: Literal["float32", "float16"] = "float32"
     """Number format of the stored weights; float16 weights of an fp32 network are cast to float32 on loading."""
     checks: tuple[Check, ...] = ()
     metrics: tuple[Metric, ...] = ()
@@ -184,13 +184,6 @@ NAMES_FORMAT_VERSION: Final = 4
 """What is written for a bundle with names by language or POWO ids."""
 NEWEST_FORMAT_VERSION: Final = 5
 """What is written for a bundle whose familiarity was fitted on unknown plants, or with taxa that are often mistaken."""
-_FORMAT_1_KEYS: Final = {"gates": "checks", "licences": "licenses"}
-_FORMAT_1_LACKS: Final = (
-    "The bundle has format 1, which does not say with which manifest and commit its network was trained. Its figures "
-    "may come from pictures that it was trained on.",
-    "The bundle has format 1, which has no calibration tables. The service cannot tell plants from other things, "
-    "makes no promise, and gives no candidate set.",
-)
 
 
 def format_of(record: BundleRecord, taxonomy: Taxonomy, tables: Iterable[Calibration]) -> int:
@@ -211,7 +204,7 @@ def read_record(path: Path) -> tuple[BundleRecord, tuple[str, ...]]:
     """Reads `bundle.json`.
 
     Returns:
-        The record, and a sentence for each thing that is ignored in it or that its format lacks.
+        The record, and a sentence for each thing that is ignored in it.
 
     Raises:
         BundleError: The file has a format that this version cannot read, or is damaged.
@@ -225,23 +218,21 @@ def read_record(path: Path) -> tuple[BundleRecord, tuple[str, ...]]:
             limit="a JSON object with format_version",
             remedy="fetch or export the bundle again",
         ) from error
-    if version not in range(1, NEWEST_FORMAT_VERSION + 1):
+    if version not in range(FORMAT_VERSION, NEWEST_FORMAT_VERSION + 1):
         newer = isinstance(version, int) and version > NEWEST_FORMAT_VERSION
         raise BundleError(
             f"{path} has another bundle format",
             value=version,
-            limit=f"format 1 to {NEWEST_FORMAT_VERSION}",
+            limit=f"format {FORMAT_VERSION} to {NEWEST_FORMAT_VERSION}",
             remedy="update botanify, or export the bundle again" if newer else "export the bundle again",
         )
-    if version == 1:  # the keys of a recipe are not the bundle's
-        content = {key: value if key == "recipe" else _renamed(value) for key, value in content.items()}
     try:
         record = msgspec.convert(content, BundleRecord)
     except (msgspec.ValidationError, BotanifyError) as error:
         raise BundleError.unreadable(path, error) from error
     fields = dict.fromkeys(_unknown_fields(content, record))
     ignored = tuple(f"This version does not know the field {field} of {path.name} and ignores it." for field in fields)
-    return record, (*(_FORMAT_1_LACKS if version == 1 else ()), *ignored)
+    return record, ignored
 
 
 def read_json(path: Path, kind: type[_Record]) -> _Record:
@@ -250,13 +241,6 @@ def read_json(path: Path, kind: type[_Record]) -> _Record:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, BotanifyError) as error:
         raise BundleError.unreadable(path, error) from error
-
-
-def _renamed(value: Any) -> Any:
-    """Gives the keys of format 1 their names of format 2."""
-    if isinstance(value, dict):
-        return {_FORMAT_1_KEYS.get(key, key): _renamed(each) for key, each in value.items()}
-    return [_renamed(each) for each in value] if isinstance(value, list) else value
 
 
 def _unknown_fields(content: Any, record: Any, place: str = "") -> Iterator[str]:

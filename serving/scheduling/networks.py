@@ -34,8 +34,6 @@ _CUDA_OPTIONS: Final = {
     "arena_extend_strategy": "kSameAsRequested",
     "prefer_nhwc": "1",
 }
-_CPU_PREFERENCE: Final[tuple[Precision, ...]] = ("int8", "fp32", "fp16")
-_GPU_PREFERENCE: Final[tuple[Precision, ...]] = ("fp16", "fp32", "int8")
 
 
 class SchedulingPolicy(msgspec.Struct, frozen=True):
@@ -106,7 +104,7 @@ def choose_policy(*, cuda: bool, num_cores: int, num_threads: int | None, num_ru
 def choose_precision(record: BundleRecord, requested: Precision | None, provider: Provider = "cpu") -> Precision:
     """Returns the requested precision, or else the fastest one in the bundle for the provider and this processor.
 
-    The fastest is int8 on a CPU, fp16 on a GPU, and bf16 with OpenVINO on a processor that is faster in it. A bundle
+    The fastest is fp32 on a CPU, fp16 on a GPU, and bf16 with OpenVINO on a processor that is faster in it. A bundle
     contains them only if they passed their accuracy checks at export.
 
     Raises:
@@ -122,7 +120,7 @@ def choose_precision(record: BundleRecord, requested: Precision | None, provider
         return requested
     if provider == "openvino" and "bf16" in record.networks and bf16_is_faster():
         return "bf16"
-    order = _GPU_PREFERENCE if provider == "cuda" else _CPU_PREFERENCE
+    order: tuple[Precision, ...] = ("fp16", "fp32") if provider == "cuda" else ("fp32", "fp16")
     return next(precision for precision in order if precision in record.networks)
 
 

@@ -1,4 +1,4 @@
-"""Formats 1 to 5 are read, another format is named, and an unknown field is ignored with a warning."""
+"""Formats 2 to 5 are read, another format is named, and an unknown field is ignored with a warning."""
 
 import json
 
@@ -29,17 +29,6 @@ def edit(folder, change):
     path.write_text(json.dumps(content))
 
 
-def as_format_1(record):
-    """Writes the record as botanify 0.2.0 wrote it."""
-    record["format_version"] = 1
-    for name in ("manifest_sha256", "trained_commit", "other_data"):
-        del record[name]
-    for entry in (*record["networks"].values(), *record["left_out"].values()):
-        entry["gates"] = entry.pop("checks")
-    for source in record["sources"]:
-        source["licences"] = source.pop("licenses")
-
-
 # ---- format 2
 
 
@@ -48,46 +37,6 @@ def test_sealing_again_gives_the_same_bytes(tmp_path, network_file):
     again = seal_tiny(tmp_path / "again", network_file, record=load_bundle(first.folder).record)
     for path in first.folder.iterdir():
         assert path.read_bytes() == (again.folder / path.name).read_bytes()
-
-
-# ---- format 1
-
-
-def test_format_1_holds_the_same_record_without_its_provenance(tmp_path, network_file):
-    given = bundle_record(left_out={"int8": LeftOut(bundle_record().networks["fp32"].checks)}, recipe={"gates": 1})
-    folder = seal_tiny(tmp_path / "tiny", network_file, record=given).folder
-    edit(folder, as_format_1)
-    bundle = load_bundle(folder)
-    assert bundle.record == replace(given, format_version=1, files=bundle.record.files)
-
-
-def test_format_1_says_what_it_lacks(sealed):
-    edit(sealed, as_format_1)
-    bundle = load_bundle(sealed)
-    assert [warning.startswith("The bundle has format 1") for warning in bundle.warnings] == [True, True]
-    assert "manifest" in bundle.warnings[0]
-    assert "calibration" in bundle.warnings[1]
-    assert (bundle.record.manifest_sha256, bundle.record.trained_commit) == ("", "unknown")
-
-
-def test_format_1_of_an_early_version_loads(sealed):
-    def forget(record):
-        as_format_1(record)
-        del record["left_out"], record["parts"]
-        for network in record["networks"].values():
-            del network["metrics"], network["note"], network["gates"][0]["at_least"]
-
-    edit(sealed, forget)
-    bundle = load_bundle(sealed)
-    assert bundle.record.left_out == {}
-    assert bundle.golden() is None
-    assert [check.at_least for check in bundle.network("fp32").checks] == [False]
-
-
-def test_sealing_what_was_read_from_format_1_writes_format_2(sealed, tmp_path, network_file):
-    edit(sealed, as_format_1)
-    again = seal_tiny(tmp_path / "again", network_file, record=load_bundle(sealed).record)
-    assert (again.record.format_version, again.warnings) == (FORMAT_VERSION, ())
 
 
 def test_look_alikes_leave_the_format_and_an_older_bundle_has_none(tmp_path, network_file):
@@ -154,7 +103,7 @@ def test_limits_for_a_taxon_that_the_bundle_lacks_are_refused(tmp_path, network_
     [
         (NEWEST_FORMAT_VERSION + 1, "update botanify"),
         (99, "update botanify"),
-        (0, "export the bundle again"),
+        (1, "export the bundle again"),
         (-1, "export the bundle again"),
         ("1", "export the bundle again"),
         (None, "export the bundle again"),
@@ -171,7 +120,7 @@ def test_other_format_is_named_before_anything_in_it_is_read(sealed, version, re
     with pytest.raises(BundleError, match="has another bundle format") as caught:
         load_bundle(sealed)
     message = str(caught.value)
-    assert "expected format 1 to 5" in message
+    assert "expected format 2 to 5" in message
     assert message.rpartition(": ")[2].startswith(remedy)
     assert "damage" not in message
 

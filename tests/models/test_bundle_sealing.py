@@ -67,7 +67,7 @@ def test_existing_folder_is_not_overwritten(sealed, network_file):
     ("change", "expected"),
     [
         ({"label_hash": "0" * 64}, "label hash"),
-        ({"networks": {"fp32": NetworkFile("model.int8.onnx", temperature=1.0)}}, "has no hash for model.int8.onnx"),
+        ({"networks": {"fp32": NetworkFile("model.fp16.onnx", temperature=1.0)}}, "has no hash for model.fp16.onnx"),
         ({"networks": {"fp32": NetworkFile(NETWORK, temperature=-1.0)}}, "temperature"),
         ({"input": InputSpec(height=1, width=8, train_px=8)}, "height"),
     ],

@@ -83,10 +83,10 @@ def test_a_probability_that_falls_counts_even_if_no_other_one_rises_as_much():
 
 
 def test_each_precision_is_compared_with_its_own_logits():
-    golden = replace(GOLDEN, logits={**GOLDEN.logits, "int8": (0.0, 3.0, 0.0, 0.0)})
-    answer(golden, [0.0, 3.0, 0.0, 0.0], precision="int8")
-    with pytest.raises(BundleError, match="int8 network does not give"):
-        answer(golden, GOLDEN.logits["fp32"], precision="int8")
+    golden = replace(GOLDEN, logits={**GOLDEN.logits, "fp16": (0.0, 3.0, 0.0, 0.0)})
+    answer(golden, [0.0, 3.0, 0.0, 0.0], precision="fp16")
+    with pytest.raises(BundleError, match="fp16 network does not give"):
+        answer(golden, GOLDEN.logits["fp32"], precision="fp16")
 
 
 def test_a_precision_without_recorded_logits_is_refused():

@@ -18,7 +18,7 @@ from models.ranking import Promise, Promises
 from serving.access.keys import make_key
 from serving.app import create_app
 from serving.settings import Settings
-from tests.models.test_bundle_format import as_format_1, edit
+from tests.models.test_bundle_format import edit
 from tests.serving.conftest import wait_until_ready
 from tests.serving.tiny import (
     BLUE,
@@ -245,31 +245,20 @@ def test_model_says_what_calibrated_it(calibrated, client):
     assert client.get("/model").json()["calibration"] is None
 
 
-@pytest.mark.parametrize(("precision", "shown"), [("fp32", 0.03), ("fp16", 0.05), ("int8", None)])
+@pytest.mark.parametrize(("precision", "shown"), [("fp32", 0.03), ("fp16", None)])
 def test_calibration_error_is_that_of_the_network_that_runs(start, tmp_path_factory, precision, shown):
     folder = sealed(tmp_path_factory, calibration=tables())
 
     def measure(record):
-        fp32, error = record["networks"]["fp32"], {"name": "ece", "data": "drawn", "num_pictures": 9}
-        record["metrics"] = [error | {"value": 0.03}]
-        record["networks"] |= {"fp16": fp32 | {"metrics": [error | {"value": 0.05}]}, "int8": fp32}
+        record["metrics"] = [{"name": "ece", "data": "drawn", "num_pictures": 9, "value": 0.03}]
+        record["networks"]["fp16"] = record["networks"]["fp32"]
 
     edit(folder, measure)
     arrays = dict(np.load(folder / CALIBRATION_FILE))
     np.savez(
         folder / CALIBRATION_FILE,
-        **{name.replace("fp32", each): array for name, array in arrays.items() for each in ("fp32", "fp16", "int8")},
+        **{name.replace("fp32", each): array for name, array in arrays.items() for each in ("fp32", "fp16")},
     )
     edit(folder, lambda record: record["files"].update({CALIBRATION_FILE: file_sha256(folder / CALIBRATION_FILE)}))
     found = start(bundle=folder, precision=precision).get("/model").json()["calibration"]["ece"]
     assert (found and found["value"]) == shown
-
-
-def test_bundle_of_format_1_answers_and_says_what_it_lacks(start, tmp_path_factory):
-    folder = sealed(tmp_path_factory)
-    edit(folder, as_format_1)
-    client = start(bundle=folder)
-    answer = ask(client, jpeg(RED), coverage=0.9)
-    assert answer["verdict"]["name"] == "Rosa canina"
-    assert (answer["plant_score"], answer["candidates"], answer["verdict"]["promise"]) == (None, None, None)
-    assert any("calibration tables" in warning for warning in client.get("/model").json()["warnings"])

@@ -44,7 +44,7 @@ def record_golden(networks: Mapping[Precision, tuple[Path, float]], spec: InputS
     """Draws pictures and records the logits of every network file for the most stable of them.
 
     That is the picture for which noise of half a gray level changes the probabilities least. On another processor an
-    int8 network rounds a few values differently, which must not look like an error. Beside each file stands its
+    network may round a few values differently, which must not look like an error. Beside each file stands its
     temperature.
     """
     pictures = [draw_golden(seed) for seed in range(_NUM_CANDIDATES)]

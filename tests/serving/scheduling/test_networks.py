@@ -12,8 +12,8 @@ from models.errors import InputError
 from serving.scheduling.networks import choose_precision, cpu_policy
 from tests.models.tiny import bundle_record
 
-FASTEST = {"cpu": ("int8", "fp32", "fp16"), "cuda": ("fp16", "fp32", "int8")}
-SETS = [names for size in (1, 2, 3) for names in combinations(FASTEST["cpu"], size)]
+FASTEST = {"cpu": ("fp32", "fp16"), "cuda": ("fp16", "fp32")}
+SETS = [names for size in (1, 2) for names in combinations(FASTEST["cpu"], size)]
 
 
 @pytest.mark.parametrize("names", SETS, ids="+".join)

@@ -121,7 +121,7 @@ THREE_PICTURES = answer(
 CHOICE = answer(discarded_mass=0.31, candidates=candidates(2, guarantee=None))
 LOOK_ALIKES = answer(reason="species 0.98 reaches 0.70. It is often taken for Bellis perennis or Primula veris.",
                      look_alikes=predictions(0, 0.01, 0.005)[1:])  # fmt: skip
-# Every new field is null, as a bundle of format 1 leaves them.
+# Every new field is null, as a bundle without tables leaves them.
 NO_TABLES = answer("uncertain", None, 0.31, "No species, genus or family reaches its threshold.", plant_score=None,
                    candidates=None, images=[picture(0, 0.5), picture(1, 0.5)],
                    predictions=predictions(0.31, 0.25, 0.2, 0.1, 0.1))  # fmt: skip
