@@ -21,7 +21,6 @@ if not __package__:
 
 import msgspec
 import numpy as np
-import tyro
 
 from benchmarks.result import percent, table, write_result
 from benchmarks.serving.flags import DEMONSTRATION, Network, network_of
@@ -30,6 +29,7 @@ from models.answer import PlantAnswer, Question, answer_plant, decide
 from models.bundle import Bundle, load_bundle
 from models.metrics import Share, share
 from models.preprocess import picture_to_input
+from models.program import run_program
 from models.ranking import Promise, Promises, Thresholds, VerdictRank
 from training.dataset.manifest import Manifest
 from training.evaluate import Evaluate, bundle_subject, evaluate, measure
@@ -37,7 +37,6 @@ from training.evaluation.answers import ServedAnswers
 from training.evaluation.pictures import PictureFiles
 from training.evaluation.split_metrics import SplitMetrics, class_metrics, evaluate_predictions
 from training.machine import Machine, this_machine
-from training.program import run_program
 
 _NUM_WORST: Final = 10
 _TIMED: Final = 30
@@ -106,7 +105,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: measure_all(tyro.cli(Demonstration, description=__doc__)))
+    run_program(Demonstration, measure_all, description=__doc__)
 
 
 def measure_all(command: Demonstration) -> Result:

@@ -20,13 +20,13 @@ if not __package__:
 
 import msgspec
 import numpy as np
-import tyro
 
 from benchmarks.result import read_result, table, write_result
 from benchmarks.serving.flags import DEMONSTRATION
 from models.answer import decide
 from models.bundle import load_bundle
 from models.metrics import Share, Whole, share
+from models.program import run_program
 from models.ranking import Floats
 from models.taxonomy import Output, Taxon, Taxonomy
 from training.bundling.tables import LabeledOutputs, TableData, fit_tables
@@ -37,7 +37,6 @@ from training.evaluation.predictions import Outputs, one_picture_each
 from training.evaluation.split_metrics import auroc
 from training.loading.negatives import list_negatives
 from training.machine import Machine, this_machine
-from training.program import run_program
 
 NUM_PICTURES: Final = (2, 4, 8, 16)
 _NUM_GENERA: Final = 150
@@ -106,7 +105,7 @@ class Pictures(msgspec.Struct, frozen=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: measure_all(tyro.cli(FewPictures, description=__doc__)))
+    run_program(FewPictures, measure_all, description=__doc__)
 
 
 def measure_all(command: FewPictures) -> Result:

@@ -19,15 +19,14 @@ if not __package__:
 
 import msgspec
 import torch
-import tyro
 from PIL import Image
 from rich.progress import track
 
 from benchmarks.loader_variants import Epoch, LoaderOptions, PictureSet, Variant, make_set, open_loader
 from benchmarks.result import rounded, spread, table, write_result
 from models.errors import RecipeError
+from models.program import run_program
 from training.machine import Machine, this_machine
-from training.program import run_program
 
 _PHOTOS = Path(__file__).resolve().parents[2] / "shared" / "data"
 _LETTERS: dict[Variant, str] = {
@@ -105,7 +104,7 @@ class Result(msgspec.Struct, frozen=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: measure(tyro.cli(Loader, description=__doc__)))
+    run_program(Loader, measure, description=__doc__)
 
 
 def measure(command: Loader) -> Result:

@@ -19,7 +19,6 @@ if not __package__:
 
 import msgspec
 import numpy as np
-import tyro
 
 from benchmarks.result import percent, table, write_result
 from benchmarks.serving.flags import DEMONSTRATION, Network, network_of
@@ -27,6 +26,7 @@ from models.answer import AnswerModel, Decisions, decide
 from models.arrays import Flags
 from models.bundle import Bundle, load_bundle
 from models.metrics import Share, Whole, calibration_error, share
+from models.program import run_program
 from training.bundling.strangers import Stranger, Strangers, names_of, without_doubtful
 from training.comparison import STRANGER, frozen_set
 from training.dataset.manifest import Manifest
@@ -34,7 +34,6 @@ from training.evaluation.answers import coverage_figures
 from training.evaluation.pictures import PictureFiles, Pictures
 from training.loading.negatives import UNKNOWN_PLANT, list_negatives
 from training.machine import Machine, this_machine
-from training.program import run_program
 
 _COVERAGE: Final = 0.9
 
@@ -107,7 +106,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: measure_both(tyro.cli(SamePhotographs, description=__doc__)))
+    run_program(SamePhotographs, measure_both, description=__doc__)
 
 
 def measure_both(command: SamePhotographs) -> Result:

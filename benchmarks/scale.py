@@ -20,9 +20,9 @@ if not __package__:
 
 import msgspec
 import numpy as np
-import tyro
 
 from benchmarks.result import rounded, table, write_result
+from models.program import run_program
 from training.dataset.classes import build_classes
 from training.dataset.collection import Collection, SourceEntry
 from training.dataset.manifest import Manifest
@@ -30,7 +30,6 @@ from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRe
 from training.loading.sampler import EpochBatches
 from training.machine import Machine, this_machine
 from training.prepare import DatasetSpec, write_dataset
-from training.program import run_program
 
 _SHARES = {"inat2021": (4271, 0.75), "plantnet300k": (1019, 0.2), "house_plants": (47, 0.05)}
 _NEAR_COPIES = 0.002
@@ -62,7 +61,7 @@ class Result(msgspec.Struct, frozen=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: measure(tyro.cli(Scale, description=__doc__)))
+    run_program(Scale, measure, description=__doc__)
 
 
 def measure(command: Scale) -> Result:

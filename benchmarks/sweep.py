@@ -28,12 +28,11 @@ from msgspec.structs import replace
 
 from models.atomic_file import as_json, replace_together, write_json
 from models.errors import BotanifyError, DataError, RecipeError, without_password
-from models.program import read_flags
+from models.program import clear_errors, read_flags
 from training.bundling.model_card import flag_words
 from training.engine.stop_signal import EXIT_REQUEUE
 from training.machine import Machine, this_machine
 from training.monitor.log import LOG_FILE, Event, read_log, without_repeats
-from training.program import run_program
 from training.recipe import check_recipe, read_recipe
 from training.toml_file import Section, check_section, read_toml, section_to_plain
 
@@ -128,7 +127,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> None:
     """Runs the program with the arguments of the command line; after SIGTERM it ends with exit code 75."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_REQUEUE))
-    run_program(lambda: benchmark(parse(sys.argv[1:])))
+    with clear_errors():
+        benchmark(parse(sys.argv[1:]))
 
 
 def parse(arguments: list[str]) -> Benchmark:

@@ -19,7 +19,7 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from models.errors import DataError
-from training.program import run_program
+from models.program import clear_errors
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
@@ -31,7 +31,8 @@ _COMMIT_DIGITS: Final = 7
 def main() -> None:
     """Runs the program with the arguments of the command line."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    run_program(check_pages)
+    with clear_errors():
+        check_pages()
 
 
 def check_pages() -> None:

@@ -21,14 +21,13 @@ if not __package__:
 
 import msgspec
 import torch
-import tyro
 from rich.progress import track
 
 from benchmarks.result import spread, table, write_result
 from benchmarks.train_speed_arms import Arm, ArmName, open_arm
+from models.program import run_program
 from training.engine.device import choose_device
 from training.machine import Machine, this_machine
-from training.program import run_program
 from training.recipe import (
     Count,
     HardwareRecipe,
@@ -122,7 +121,7 @@ class Result(msgspec.Struct, frozen=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: measure(tyro.cli(TrainSpeed, description=__doc__)))
+    run_program(TrainSpeed, measure, description=__doc__)
 
 
 def measure(command: TrainSpeed) -> Result:

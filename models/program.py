@@ -1,25 +1,95 @@
-"""How programs read their flags, and how they end that cannot start, or whose output nobody reads any more."""
+"""How every program starts and ends: one reader of flags, one form of an error, and its exit code.
+
+Exit codes: 1 an error that the user can fix, told in one line; 2 a flag that is unknown or cannot be read; 130 Ctrl-C;
+141 nobody reads the output any more.
+"""
 
 import os
+import re
 import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Any, Final, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from models.errors import InputError
+from models.errors import BotanifyError, InputError, without_password
 
-EXIT_CLOSED_OUTPUT: Final = 141  # 128 + SIGPIPE: what a shell reports for a program that `head` has ended
+_EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell reports it
+_EXIT_ERROR: Final = 1
+_EXIT_CLOSED_OUTPUT: Final = 141  # 128 + SIGPIPE: what a shell reports for a program that `head` has ended
 _PROJECT: Final = Path(__file__).resolve().parents[1]
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # with which a text could command the terminal
+Result = TypeVar("Result")
 
 
-def explain_missing_packages(remedy: str) -> None:
+def run_program(
+    command: Any, action: Callable[[Any], Result], arguments: Sequence[str] | None = None, **options: Any
+) -> Result:
+    """Runs a program: reads its flags, and passes them to its action, whose result it returns.
+
+    Args:
+        command: The Struct of the flags, or a union of Structs, one for each subcommand.
+        action: Takes the command.
+        arguments: The words after the program's name; by default those of this process.
+        options: Of `tyro.cli`.
+
+    Raises:
+        SystemExit: See `clear_errors`.
+    """
+    with clear_errors():
+        return action(read_flags(command, arguments, **options))
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Ends the program with one line on standard error, in place of a traceback, after an error that a user can fix.
+
+    It ends without a line where the reader of its output has ended, as `head` does after ten lines.
+    """
+    try:
+        try:
+            yield
+        except SystemExit:  # after --help
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()  # the interpreter flushes at exit, where its error could not be caught
+    except BotanifyError as error:
+        _end(_EXIT_ERROR, f"error ({error.code}): {error}")
+    except OSError as error:  # a full disk, a folder that is not writable, a file where a folder should be
+        closed = [stream for stream in (1, 2) if _is_closed(stream)] if isinstance(error, BrokenPipeError) else []
+        for stream in closed:  # otherwise the interpreter writes what is left, and fails again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        if closed:
+            raise SystemExit(_EXIT_CLOSED_OUTPUT) from None
+        _end(_EXIT_ERROR, f"error (file_system): {without_password(str(error))}")
+    except KeyboardInterrupt:
+        _end(_EXIT_INTERRUPTED, "interrupted")
+
+
+def _end(code: int, line: str) -> NoReturn:
+    sys.stderr.write(f"{harmless(line)}\n")
+    raise SystemExit(code) from None
+
+
+def harmless(text: str) -> str:
+    """Writes control characters as JSON does, in whose texts that changes nothing; tabs and line ends stay."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _is_closed(stream: int) -> bool:
+    """Whether the other end of an output stream is closed."""
+    poll = select.poll()
+    poll.register(stream, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def explain_missing_packages(target: str) -> None:
     """Makes one line of the error that a package is not installed; call it before the first import of a package.
 
     Args:
-        remedy: How to install what the program needs, in the imperative.
+        target: What to install it with, such as "make serve".
     """
     report = sys.excepthook
 
@@ -28,6 +98,7 @@ def explain_missing_packages(remedy: str) -> None:
         if not package or (_PROJECT / package).exists():
             report(kind, error, trace)
         else:
+            remedy = f"run `{target}` once, and `. .venv/bin/activate`"
             explained = InputError(f"{sys.executable} has no package {package}", remedy=remedy)
             sys.stderr.write(f"error (missing_package): {explained}\n")
 
@@ -41,19 +112,63 @@ def read_flags(command: Any, arguments: Sequence[str] | None = None, **options: 
         command: The type.
         arguments: The words after the program's name; by default those of this process.
         options: Of `tyro.cli`.
+
+    Raises:
+        InputError: A value is out of the range in the annotation of its field.
     """
     import tyro
 
     words = sys.argv[1:] if arguments is None else arguments
-    return tyro.cli(command, args=without_empty_paths(words, command), **options)
+    found = tyro.cli(command, args=_without_empty_paths(words, command), **options)
+    _require_ranges(found)
+    return found
 
 
-def without_empty_paths(arguments: Sequence[str], command: Any) -> list[str]:
+def _require_ranges(record: Any) -> None:
+    """Checks the ranges of a Struct and of its sections, which neither tyro nor the Struct does."""
+    for name, kind in get_type_hints(type(record), include_extras=True).items():
+        value = getattr(record, name)
+        if hasattr(value, "__struct_fields__"):
+            _require_ranges(value)
+        else:
+            valid(value, kind, flag_of(name))
+
+
+def valid(value: Any, kind: Any, shown: str, **options: Any) -> Any:
+    """Returns a value of a flag or a variable, after a check of its type and range.
+
+    Args:
+        value: The value.
+        kind: The type, whose annotation may have a range.
+        shown: What the error calls the value.
+        options: Of `msgspec.convert`.
+
+    Raises:
+        InputError: It is of another type or out of range.
+    """
+    import msgspec
+
+    try:
+        return msgspec.convert(value, kind, **options)
+    except msgspec.ValidationError as error:
+        limit = re.match(r"Expected ([^,]+?)( - at |,|$)", str(error))
+        told = f"{shown} is not valid"
+        raise InputError(
+            told, value=repr(value), limit=limit and limit[1].replace("`", ""), remedy="see --help"
+        ) from error
+
+
+def flag_of(name: str) -> str:
+    """Returns the flag of a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _without_empty_paths(arguments: Sequence[str], command: Any) -> list[str]:
     """Returns a command line without paths that are an empty text, such as --out "" of a script: they are not set.
 
     Otherwise they would name the working directory.
     """
-    flags = {f"--{name.replace('_', '-')}": hint for name, hint in path_fields(command)}
+    flags = {flag_of(name): hint for name, hint in path_fields(command)}
     kept: list[str] = []
     for word in arguments:
         before = kept[-1].replace("_", "-") if kept else ""
@@ -89,29 +204,3 @@ def path_fields(command: Any) -> Iterator[tuple[str, Any]]:
                 yield from path_fields(hint)
             elif Path in (hint, *get_args(hint)):
                 yield name, hint
-
-
-@contextmanager
-def quiet_when_output_closes() -> Iterator[None]:
-    """Ends the program without a message when the reader of its output has ended, as `head` does after ten lines."""
-    try:
-        try:
-            yield
-        except SystemExit:  # after --help
-            sys.stdout.flush()
-            raise
-        sys.stdout.flush()  # the interpreter flushes at exit, where its error could not be caught
-    except BrokenPipeError:  # of any pipe, such as that of a decoder
-        closed = [stream for stream in (1, 2) if _is_closed(stream)]
-        if not closed:
-            raise
-        for stream in closed:  # otherwise the interpreter writes what is left, and fails again
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-        raise SystemExit(EXIT_CLOSED_OUTPUT) from None
-
-
-def _is_closed(stream: int) -> bool:
-    """Whether the other end of an output stream is closed."""
-    poll = select.poll()
-    poll.register(stream, 0)
-    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -5,12 +5,6 @@ progress and exits with code 0, `--shutdown-s` seconds after the signal at the l
 wait. SIGHUP reloads the bundle.
 """
 
-import sys
-from pathlib import Path
-
-if not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 import os
 import signal
 import socket
@@ -19,9 +13,9 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from models.program import explain_missing_packages, quiet_when_output_closes
+from models.program import clear_errors, explain_missing_packages
 
-explain_missing_packages("run `make serve`, which installs what the service needs, then starts it")
+explain_missing_packages("make serve")
 
 import structlog
 import uvicorn
@@ -49,13 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application installs its handler
     try:
-        with quiet_when_output_closes():  # after --help
+        with clear_errors():
             settings = load_settings(arguments)
-        configure_logging()
-        _serve(settings)
-    except InputError as error:
-        print(f"botanify: {error}", file=sys.stderr, flush=True)
-        _end_process(1)
+            configure_logging()
+            _serve(settings)
+    except SystemExit as ended:
+        _end_process(int(ended.code or 0))
     _end_process(0)
 
 

@@ -1,17 +1,17 @@
 """The settings of the service: flag > environment variable (BOTANIFY_*) > default."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
 
 from models.bundle import BUNDLE_FILE
 from models.bundle_record import Precision
 from models.errors import InputError
-from models.program import path_fields, read_flags
+from models.program import path_fields, read_flags, valid
 from serving.scheduling.networks import Provider
 
 ENVIRONMENT_PREFIX: Final = "BOTANIFY_"
@@ -126,11 +126,6 @@ def load_settings(arguments: Sequence[str] | None = None, environment: Mapping[s
     """
     defaults = _from_environment(os.environ if environment is None else environment)
     settings: Settings = read_flags(Settings, arguments, default=defaults, prog="python -m serving")
-    try:
-        # tyro does not check the ranges; msgspec does when it converts.
-        settings = msgspec.convert(msgspec.structs.asdict(settings), Settings)
-    except msgspec.ValidationError as error:
-        raise _invalid(error, lambda name: f"--{name.replace('_', '-')}", msgspec.structs.asdict(settings)) from error
     if settings.drain_s >= settings.shutdown_s:
         raise InputError(
             "--drain-s leaves no time to finish requests",
@@ -181,7 +176,8 @@ def find_bundle(settings: Settings, releases: Path = RELEASES) -> Path:
 
 
 def _from_environment(environment: Mapping[str, str]) -> Settings:
-    names = {_variable(name): name for name in Settings.__struct_fields__}
+    kinds = get_type_hints(Settings, include_extras=True)
+    names = {ENVIRONMENT_PREFIX + name.upper(): name for name in kinds}
     paths = dict(path_fields(Settings))
     given: dict[str, Any] = {}
     for variable, text in environment.items():
@@ -189,7 +185,8 @@ def _from_environment(environment: Mapping[str, str]) -> Settings:
             name = names[variable]
             if not text and name in paths:  # as Compose writes a variable that is not set
                 continue
-            given[name] = [part.strip() for part in text.split(",") if part.strip()] if name in _LISTS else text
+            value = [part.strip() for part in text.split(",") if part.strip()] if name in _LISTS else text
+            given[name] = valid(value, kinds[name], variable, strict=False, dec_hook=lambda kind, path: kind(path))
         elif variable.startswith(ENVIRONMENT_PREFIX) and variable not in _OF_OTHERS:
             [nearest] = get_close_matches(variable, names, 1, 0.0)
             raise InputError(
@@ -197,21 +194,4 @@ def _from_environment(environment: Mapping[str, str]) -> Settings:
                 limit=f"one that python -m serving --help lists, such as {nearest}",
                 remedy="correct or unset it",
             )
-    try:
-        return msgspec.convert(given, Settings, strict=False, dec_hook=lambda kind, text: kind(text))  # Path
-    except msgspec.ValidationError as error:
-        raise _invalid(error, _variable, given) from error
-
-
-def _variable(name: str) -> str:
-    return ENVIRONMENT_PREFIX + name.upper()
-
-
-def _invalid(error: msgspec.ValidationError, shown: Callable[[str], str], given: Mapping[str, Any]) -> InputError:
-    fault, _, name = str(error).removesuffix("`").partition(" - at `$.")
-    return InputError(
-        f"{shown(name)} is not valid",
-        value=repr(given[name]),
-        limit=fault.removeprefix("Expected ").replace("`", "") if fault.startswith("Expected ") else None,
-        remedy="see python -m serving --help",
-    )
+    return Settings(**given)

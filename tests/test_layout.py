@@ -1,6 +1,5 @@
 """Facts about the repository itself: its configuration, its lock and its Makefile agree with what is on disk."""
 
-import ast
 import re
 import subprocess
 import tomllib
@@ -71,15 +70,6 @@ def test_no_file_names_a_registry_or_a_place_on_one_machine():
             lines = enumerate(text.splitlines(), 1)
             found += [f"{path.relative_to(ROOT)}:{n}: {line[:120]}" for n, line in lines if PLACES.search(line)]
     assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize(("command", "target"), PROJECT["project"]["scripts"].items())
-def test_every_command_points_at_a_function(command, target):
-    module, function = target.split(":")
-    source = ROOT.joinpath(*module.split(".")).with_suffix(".py")
-    assert source.is_file(), f"{command} names {module}, and there is no {source.relative_to(ROOT)}"
-    functions = {node.name for node in ast.parse(source.read_text()).body if isinstance(node, ast.FunctionDef)}
-    assert function in functions
 
 
 def test_every_declared_dependency_is_pinned_by_hash_within_its_bounds():

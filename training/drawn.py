@@ -29,7 +29,7 @@ from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
 from training.dataset.selection import manifest_columns
 from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass, Split
 from training.recipe import DataRecipe
-from training.toml_file import Section, check_section, section_to_plain
+from training.toml_file import Section
 
 SIDE_PX: Final = 96
 # Split of each picture of a species, by its number; every split has a picture of every species.
@@ -167,9 +167,8 @@ def write_class_folders(command: Drawn) -> list[Path]:
     """Draws a folder of pictures for each species, named `Common (Scientific)`, and returns the pictures' files.
 
     Raises:
-        BotanifyError: The folder is not empty, there are not so many species, or a number is out of range.
+        BotanifyError: The folder is not empty, or there are not so many species.
     """
-    command = check_section(section_to_plain(command), Drawn, origin="of this command", what="flags")
     _require_empty(command.out, "name an empty or a new one")
     species = range(command.first, command.first + command.species)
     files = _draw_files(command.out, species, command.pictures, seed=command.seed, size_px=command.size_px)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages, read_flags
-from training.program import INSTALL, run_program
+from models.program import explain_missing_packages, run_program
 
-explain_missing_packages(INSTALL)
+explain_missing_packages("make train-env")
 
 import msgspec
 
@@ -43,7 +42,7 @@ from training.evaluation.split_metrics import (
 )
 from training.monitor.log import LOG_FILE
 from training.recipe import HardwareRecipe, WholeNumber
-from training.toml_file import Section, check_flags
+from training.toml_file import Section
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Evaluate(Section, frozen=True, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: evaluate(read_flags(Evaluate, description=__doc__)))
+    run_program(Evaluate, evaluate, description=__doc__)
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -113,9 +112,7 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         DataError: Neither checkpoint nor bundle is given, its outputs are not those of the data, or it was trained with
             other data and `other_data` is not set. Or further pictures are given without a bundle, or cannot be read.
             Or suspects are asked for without a folder, or no label can be judged.
-        RecipeError: A flag is out of range.
     """
-    command = check_flags(command)
     from training.evaluation.pictures import PictureFiles
 
     if command.suspects and command.out is None:

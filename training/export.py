@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages, read_flags
-from training.program import INSTALL, run_program
+from models.program import explain_missing_packages, run_program
 
-explain_missing_packages(INSTALL)
+explain_missing_packages("make train-env")
 
 import msgspec
 import numpy as np
@@ -55,7 +54,7 @@ from training.dataset.manifest import Manifest
 from training.evaluation.provenance import OTHER_DATA, is_other_data, require_same_outputs
 from training.evaluation.split_metrics import reliability_diagrams, risk_coverage
 from training.recipe import Pixels, check_stored_recipe, side_at_epoch
-from training.toml_file import Section, check_flags
+from training.toml_file import Section
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class Export(Section, frozen=True, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: export(read_flags(Export, description=__doc__)))
+    run_program(Export, export, description=__doc__)
 
 
 def export(command: Export) -> Bundle:
@@ -122,9 +121,7 @@ def export(command: Export) -> Bundle:
     Raises:
         BundleError: The folder exists, or the probabilities differ from PyTorch's. No bundle is written.
         DataError: The outputs of the data are not those of the checkpoint.
-        RecipeError: A flag is out of range.
     """
-    command = check_flags(command)
     thresholds = _thresholds(command.thresholds)
     if "fp32" not in command.precision:
         raise RecipeError(

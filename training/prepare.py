@@ -28,10 +28,9 @@ from models.cores import cores
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages, read_flags
-from training.program import INSTALL, run_program
+from models.program import explain_missing_packages, run_program
 
-explain_missing_packages(INSTALL)
+explain_missing_packages("make train-env")
 
 import msgspec
 import tyro
@@ -42,7 +41,7 @@ from models.taxonomy import Taxonomy
 from training.dataset.audit.examine import examine
 from training.dataset.audit.near_copies import near_copy_groups
 from training.dataset.classes import Classes, build_classes, names_to_look_up
-from training.dataset.collection import READERS, Collection, read_collection
+from training.dataset.collection import READERS, Collection, CutShare, NearCopyBits, read_collection
 from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
 from training.dataset.name_table import with_names
 from training.dataset.report.findings import Report, build_report
@@ -55,7 +54,7 @@ from training.dataset.splits import draw_splits, name_codes
 from training.dataset.synonyms import read_synonyms
 from training.drawn import Drawn, write_class_folders
 from training.loading.shards import Pack, Verify, pack, verify
-from training.toml_file import Section, check_section, section_to_plain
+from training.toml_file import Section, check_section
 
 CACHE_FILE: Final = "audit.sqlite"
 _MOST_LISTED: Final = 20
@@ -66,7 +65,7 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
 
     out: Path
     """Folder for manifest, names and report."""
-    workers: int = cores()
+    workers: Annotated[int, msgspec.Meta(ge=1)] = cores()
     """Processes that decode pictures."""
     shards: Path | None = None
     """Also pack the pictures into this folder, like the command `pack`."""
@@ -79,21 +78,21 @@ class OneSource(Preparation, frozen=True, kw_only=True):
     """Name of the data set in output keys; default: name of the folder."""
     license: Annotated[str, tyro.conf.arg(aliases=["--licence"])] = ""
     """License of the pictures for which the data set gives none."""
-    validation_share: float = 0.1
+    validation_share: CutShare = 0.1
     """Share of each class's training pictures that becomes validation, unless the data set has a validation split."""
-    calibration_share: float = 0.0
+    calibration_share: CutShare = 0.0
     """Share of each class's training pictures that calibrate a bundle; with 0 validation does, and names promise
     nothing."""
-    test_share: float = 0.1
+    test_share: CutShare = 0.1
     """Share of each class's pictures that becomes test, unless the data set has a test split."""
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Seed of the random choice of these pictures."""
     synonyms: Path | None = None
     """Darwin Core Taxon file (GBIF's backbone, Kew's WCVP) with accepted names, synonyms, families and identifiers."""
     names: Path | None = None
     """CSV table of common names in several languages and of identifiers: taxon, language, name, preferred, gbif_id,
     powo_id."""
-    near_copy_bits: int = 4
+    near_copy_bits: NearCopyBits = 4
     """Pictures whose 64-bit perceptual hashes differ in at most this many bits go to one split."""
 
 
@@ -148,7 +147,7 @@ class Negatives(Section, frozen=True, kw_only=True):
     """CSV list to write."""
     most: Annotated[int, msgspec.Meta(ge=1)] = 5000
     """Pictures of each split at most. They are of all species alike: none has two before each has one."""
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Seed of the random choice."""
 
 
@@ -157,7 +156,7 @@ Command = Folder | Table | InaturalistExport | Sources | Pack | Verify | Negativ
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: run(read_flags(Command, description=__doc__)))
+    run_program(Command, run, description=__doc__)
 
 
 def run(command: Command) -> None:
@@ -370,9 +369,7 @@ def write_negatives(command: Negatives) -> Counter[str]:
 
     Raises:
         DataError: The folder holds no iNaturalist data set, a file of it is damaged, or it shows nothing but plants.
-        RecipeError: A flag is out of range.
     """
-    command = check_section(section_to_plain(command), Negatives, origin="of this command", what="flags")
     listed = [
         (split, each)
         for split, pictures in read_negatives(command.pictures).items()

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Final, Literal
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages, read_flags
-from training.program import INSTALL, run_program
+from models.program import explain_missing_packages, run_program
 
-explain_missing_packages(INSTALL)
+explain_missing_packages("make train-env")
 
 import msgspec
 import tyro
@@ -37,7 +36,7 @@ from models.bundle_record import Precision
 from models.errors import BundleError, DataError
 from training.dataset.sources.record import Split
 from training.recipe import WholeNumber
-from training.toml_file import Section, check_flags
+from training.toml_file import Section
 
 if TYPE_CHECKING:
     from training.comparison import Comparison
@@ -116,12 +115,12 @@ Command = Compare | Promote | Rollback | List
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: run(read_flags(Command, description=__doc__)))
+    run_program(Command, run, description=__doc__)
 
 
 def run(command: Command) -> None:
     """Runs one command; a promotion that is refused is a BundleError."""
-    match check_flags(command):
+    match command:
         case Compare() as command:
             found = _compare(load_bundle(command.old), load_bundle(command.new), command, command.data)
             for reason in found.refusals:

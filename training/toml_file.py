@@ -55,11 +55,6 @@ def check_section(content: object, kind: type[AnySection], origin: str, what: st
         ) from error
 
 
-def check_flags(command: AnySection) -> AnySection:
-    """Checks the flags of a program, as `check_section` does."""
-    return check_section(section_to_plain(command), type(command), origin="of this command", what="flags")
-
-
 def section_to_plain(section: Section) -> dict[str, Any]:
     """The record as plain values that TOML, JSON and `torch.save` can hold."""
     plain: dict[str, Any] = msgspec.to_builtins(section, enc_hook=str)

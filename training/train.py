@@ -5,7 +5,6 @@ python training/train.py RECIPE [--flags]     RECIPE is a TOML file, or the name
 
 import math
 import os
-import re
 import sys
 import traceback
 from contextlib import closing, nullcontext
@@ -16,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages, without_empty_paths
-from training.program import INSTALL, run_program
+from models.program import clear_errors, explain_missing_packages, read_flags
 
-explain_missing_packages(INSTALL)
+explain_missing_packages("make train-env")
 
 import msgspec
 import tyro
@@ -27,7 +25,16 @@ from msgspec.structs import replace
 
 from models.atomic_file import locked, write_json
 from models.errors import RecipeError
-from training.recipe import Recipe, check_recipe, read_recipe, recipe_to_store, sizes_by_flags
+from training.recipe import (
+    Count,
+    Positive,
+    Recipe,
+    WholeNumber,
+    check_recipe,
+    read_recipe,
+    recipe_to_store,
+    sizes_by_flags,
+)
 from training.toml_file import section_to_plain
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
@@ -52,13 +59,13 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
     """Continue if there is a checkpoint, otherwise start; for schedulers, which start the same command again."""
     restart: bool = False
     """Start over in a folder that holds a run, and overwrite that run."""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """Stop after this many optimizer steps, with a checkpoint."""
-    max_seconds: float | None = None
+    max_seconds: Positive | None = None
     """Stop when the run has trained for this many seconds, with a validation and a checkpoint."""
     show_batch: Path | None = None
     """Draw one augmented batch with its labels to this PNG file, and stop."""
-    profile: int = 0
+    profile: WholeNumber = 0
     """Profile this many optimizer steps, write profile.json (a trace) and profile.txt (the operators that take longest)
     into the run's folder, and stop with a checkpoint."""
     tune: bool = False
@@ -70,7 +77,8 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Trains with the arguments of the command line; a rank that failed does not wait for the others."""
-    command = run_program(lambda: parse(sys.argv[1:]))
+    with clear_errors():
+        command = parse(sys.argv[1:])
     import torch.distributed as dist
 
     from training.engine.device import exit_now, keep_freed_memory
@@ -78,7 +86,8 @@ def main() -> None:
 
     keep_freed_memory(command.recipe.hardware)  # here and not in `train`, which other programs call in their process
     try:
-        run_program(lambda: train(command))
+        with clear_errors():
+            train(command)
     except SystemExit as ended:
         if ended.code not in (None, 0, EXIT_REQUEUE):
             exit_now(int(ended.code))
@@ -94,43 +103,24 @@ def parse(arguments: list[str]) -> Train:
     """Reads the recipe, which comes first, and applies the flags to it.
 
     Raises:
-        RecipeError: The recipe or a flag is wrong.
+        InputError: The recipe or a flag is wrong.
     """
-    arguments = without_empty_paths(arguments, Train)
-    named = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    if named is None and not {"-h", "--help"} & set(arguments):
+    named = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    if not named and not {"-h", "--help"} & set(arguments):
         raise RecipeError("no recipe is given", remedy="give one first, as in: train.py b4_5337 --data DATA")
     given = [word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")]
     path = Path(named or "b4_5337")
     of_file = read_recipe(path)
-    command = tyro.cli(
+    command: Train = read_flags(
         Train,
+        arguments,
         description=__doc__,
-        args=arguments,
         default=Train(recipe_file=path, recipe=of_file),
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    if command.max_steps is not None and command.max_steps < 1:
-        raise RecipeError("too few steps", value=f"--max-steps {command.max_steps}", limit="at least 1")
-    if command.profile < 0:
-        raise RecipeError("too few steps", value=f"--profile {command.profile}", limit="at least 1, or 0 for none")
-    if command.max_seconds is not None and not command.max_seconds > 0:
-        raise RecipeError("too little time", value=f"--max-seconds {command.max_seconds}", limit="more than 0")
     pictures = sizes_by_flags(command.recipe.pictures, of_file.pictures.picture_px, given)
-    plain = section_to_plain(replace(command.recipe, pictures=pictures))
-    try:
-        return replace(command, recipe=check_recipe(plain, origin="with these flags"))
-    except RecipeError as error:
-        found = re.search(r"\$\.(\w+)\.(\w+)", str(error.value))
-        if found is None or found[2] not in given:
-            raise
-        limit = str(error.value).partition(" - at ")[0].removeprefix("Expected ").replace("`", "")
-        value = f"{_flag(found[0])} {plain[found[1]][found[2]]}"
-        raise RecipeError("the flag is out of range", value=value, limit=limit) from error
-
-
-def _flag(key: str) -> str:
-    return f"--{key.rpartition('.')[2].replace('_', '-')}"
+    recipe = section_to_plain(replace(command.recipe, pictures=pictures))
+    return replace(command, recipe=check_recipe(recipe, origin="with these flags"))
 
 
 def train(command: Train) -> None:

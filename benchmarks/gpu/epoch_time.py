@@ -18,9 +18,9 @@ from benchmarks.gpu import forecasts
 from benchmarks.gpu.forecasts import Compared, compare
 from benchmarks.result import write_result
 from models.errors import DataError
+from models.program import run_program
 from training.machine import Machine, this_machine
 from training.monitor.log import read_log, without_repeats
-from training.program import run_program
 
 
 class EpochTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class Result(msgspec.Struct, frozen=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: epoch_time(tyro.cli(EpochTime, description=__doc__)))
+    run_program(EpochTime, epoch_time, description=__doc__)
 
 
 def epoch_time(command: EpochTime) -> Result:

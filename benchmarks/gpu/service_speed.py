@@ -25,7 +25,6 @@ if not __package__:
 import msgspec
 import numpy as np
 import onnxruntime
-import tyro
 
 from benchmarks.gpu import forecasts
 from benchmarks.gpu.forecasts import Compared, compare
@@ -39,10 +38,10 @@ from models.bundle import Bundle, load_bundle
 from models.bundle_record import Precision
 from models.cores import cores
 from models.preprocess import upright_size
+from models.program import run_program
 from models.session import NetworkSession
 from serving.scheduling.networks import choose_policy, open_networks
 from training.machine import Machine, this_machine
-from training.program import run_program
 
 Provider = Literal["cpu", "cuda"]
 _LATER: Final = 20  # requests that the first one is compared with
@@ -125,7 +124,7 @@ class Result(msgspec.Struct, frozen=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: measure(tyro.cli(ServiceSpeed, description=__doc__)))
+    run_program(ServiceSpeed, measure, description=__doc__)
 
 
 def measure(command: ServiceSpeed) -> Result:

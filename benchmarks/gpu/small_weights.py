@@ -20,8 +20,8 @@ from torch import Tensor
 
 from models.atomic_file import replaced
 from models.network import PlantNetwork
+from models.program import run_program
 from training.engine.checkpoint import read_checkpoint
-from training.program import run_program
 
 
 class SmallWeights(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class SmallWeights(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: write_small_weights(tyro.cli(SmallWeights, description=__doc__)))
+    run_program(SmallWeights, write_small_weights, description=__doc__)
 
 
 def write_small_weights(command: SmallWeights) -> None:

@@ -23,7 +23,6 @@ if not __package__:
 
 import msgspec
 import torch
-import tyro
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -36,13 +35,13 @@ from benchmarks.train_speed import TrainSpeed, wait_for
 from benchmarks.train_speed_arms import generated_batches
 from models.atomic_file import replaced
 from models.network import PlantNetwork
+from models.program import run_program
 from training.dataset.manifest import Manifest
 from training.engine.device import choose_device
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
 from training.loading.data import training_loader
 from training.machine import Machine, this_machine
-from training.program import run_program
 from training.recipe import Compile, DataRecipe, HardwareRecipe, Recipe
 
 _FORECAST: Final = ("efficientnet_b4", 5337, 380)  # architecture, outputs and side, px, that the forecasts are for
@@ -138,7 +137,7 @@ class Result(msgspec.Struct, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: measure(tyro.cli(StepProfile, description=__doc__)))
+    run_program(StepProfile, measure, description=__doc__)
 
 
 def measure(command: StepProfile) -> Result:

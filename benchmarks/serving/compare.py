@@ -20,7 +20,6 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import msgspec
-import tyro
 from rich.progress import track
 
 from benchmarks.result import spread, table, write_result
@@ -55,8 +54,8 @@ from benchmarks.serving.servers import (
 from models.bundle import load_bundle
 from models.errors import DataError
 from models.openvino_session import processor_flags
+from models.program import run_program
 from training.machine import Machine, this_machine
-from training.program import run_program
 
 _QUICK: Final = {"rounds": 1, "seconds": 1.0, "lead_in_s": 0.3, "warm_up_s": 0.5, "tuning_seconds": 0.0}
 # Largest difference in score from ours. A full decode gives other scores than one at a reduced scale, and a temperature
@@ -186,7 +185,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: measure(tyro.cli(Compare, description=__doc__)))
+    run_program(Compare, measure, description=__doc__)
 
 
 def measure(command: Compare) -> Comparison:

@@ -18,7 +18,6 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import msgspec
-import tyro
 
 from benchmarks.result import table, write_result
 from benchmarks.serving.flags import Count, Flags, Network, PictureFile, Positive, network_of, picture_file
@@ -28,8 +27,8 @@ from benchmarks.serving.photographs import Photograph, broken, drawn, hostile_we
 from benchmarks.serving.process_tree import MemoryWatch
 from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import IDENTIFY, OURS, Place, identify, own_versions, running
+from models.program import run_program
 from training.machine import Machine, this_machine
-from training.program import run_program
 
 _QUICK: Final = {"requests": 200, "factor": 3.0, "seconds": 2.0, "patience_s": 1.0, "capacity_seconds": 2.0}
 _SETTLED_S: Final = 3.0
@@ -122,7 +121,7 @@ class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: measure(tyro.cli(Memory, description=__doc__)))
+    run_program(Memory, measure, description=__doc__)
 
 
 def measure(command: Memory) -> MemoryResult:

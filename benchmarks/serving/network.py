@@ -16,16 +16,15 @@ if not __package__:
 
 import msgspec
 import torch
-import tyro
 
 from models.bundle import Bundle, seal_bundle
 from models.bundle_record import BF16_FORMAT_VERSION, FORMAT_VERSION, Architecture, BundleRecord, NetworkFile, Precision
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
+from models.program import run_program
 from models.taxonomy import Output, Taxon, Taxonomy
 from training.bundling.onnx_file import fold_batch_norm, write_fp16, write_onnx
 from training.machine import current_commit
-from training.program import run_program
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _FILE: Final = "model.fp32.onnx"
@@ -55,7 +54,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: write(tyro.cli(Network, description=__doc__)))
+    run_program(Network, write, description=__doc__)
 
 
 def write(command: Network) -> Bundle:

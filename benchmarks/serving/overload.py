@@ -21,7 +21,6 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import msgspec
-import tyro
 from rich.progress import track
 
 from benchmarks.result import read_result, spread, table, write_result
@@ -44,8 +43,8 @@ from benchmarks.serving.servers import (
     with_limits,
 )
 from models.errors import DataError
+from models.program import run_program
 from training.machine import Machine, this_machine
-from training.program import run_program
 
 _QUICK: Final = {
     "photograph": "1 MP",
@@ -142,7 +141,7 @@ class OverloadResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(lambda: measure(tyro.cli(Overload, description=__doc__)))
+    run_program(Overload, measure, description=__doc__)
 
 
 def measure(command: Overload) -> OverloadResult:

@@ -4,24 +4,19 @@ A fast hash is safe here, unlike for passwords: a key holds 256 random bits, whi
 let attackers keep the service busy.
 """
 
-import sys
-from pathlib import Path
-
-if not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
-
 import hashlib
 import hmac
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 import tyro
 
 from models.errors import InputError
-from models.program import quiet_when_output_closes
+from models.program import run_program
 
 _PREFIX: Final = "botanify_"  # lets secret scanners find keys in published source code
 _NUM_RANDOM_BYTES: Final = 32
@@ -116,29 +111,24 @@ def make_key(name: str, *, is_admin: bool = False) -> tuple[str, ApiKey]:
     return secret, ApiKey(name, _hash(secret), is_admin)
 
 
+class MakeKey(msgspec.Struct, frozen=True):
+    """Creates an API key and prints it with the line to store."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """Identifies the holder in the log: letters, digits, dots, dashes, underscores."""
+    admin: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Allow admin calls too, such as a reload of the bundle."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints a new key and the line to store; exits 1 with one line if the name is not valid."""
-    try:
-        with quiet_when_output_closes():
-            secret, key = tyro.cli(_make, args=arguments, prog="python -m serving.access.keys")
-    except InputError as error:
-        sys.exit(f"botanify: {error}")
+    run_program(MakeKey, _print_key, arguments, prog="python -m serving.access.keys")
+
+
+def _print_key(command: MakeKey) -> None:
+    secret, key = make_key(command.name, is_admin=command.admin)
     print(f"The key. It is shown only once; give it to its user:\n\n  {secret}\n")
     print(f"The line to add to the file of --api-keys-file, or to BOTANIFY_API_KEYS:\n\n  {key.line}")
-
-
-def _make(
-    name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]],
-    *,
-    admin: tyro.conf.FlagCreatePairsOff[bool] = False,
-) -> tuple[str, ApiKey]:
-    """Creates an API key and prints it with the line to store.
-
-    Args:
-        name: Identifies the holder in the log: letters, digits, dots, dashes, underscores.
-        admin: Allow admin calls too, such as a reload of the bundle.
-    """
-    return make_key(name, is_admin=admin)
 
 
 def _hash(secret: str) -> str:

@@ -4,26 +4,18 @@ python -m serving.client leaf.jpg flower.jpg [--url http://127.0.0.1:8000] [--js
 """
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
-
-from models.program import explain_missing_packages, quiet_when_output_closes, read_flags
-
-explain_missing_packages("run `make serve` once, or install the extra `client`")
+from typing import Annotated
 
 import msgspec
 import tyro
 
-from models.errors import BotanifyError, InputError
+from models.errors import InputError
+from models.program import harmless, run_program
 from serving.client.clients import Client
 from serving.schemas import Identification, Parameters
-
-EXIT_NO_ANSWER: Final = 1
-EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell reports it
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # with which a server could command the terminal
 
 
 class Ask(Parameters, frozen=True, kw_only=True):
@@ -49,25 +41,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Command line without the program's name; by default that of this process.
     """
-    try:
-        with quiet_when_output_closes():
-            _ask(read_flags(Ask, arguments, prog="python -m serving.client"))
-    except (BotanifyError, OSError) as error:
-        sys.stderr.write(f"botanify: {_harmless(_in_one_line(error))}\n")
-        raise SystemExit(EXIT_NO_ANSWER) from None
-    except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
+    run_program(Ask, _ask, arguments, prog="python -m serving.client")
 
 
 def _ask(command: Ask) -> None:
     key = command.api_key or os.environ.get("BOTANIFY_API_KEY", "")
     with Client(command.url, api_key=key, timeout_s=command.timeout_s, max_side_px=command.max_side_px) as client:
-        answer = client.identify_json(*command.photographs, parameters=command)
+        try:
+            answer = client.identify_json(*command.photographs, parameters=command)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            problem = f"the file {error.filename} cannot be read"
+            remedy = "check the path; `python -m serving.identify_folder` takes folders"
+            raise InputError(problem, value=error.strerror, limit="a photograph", remedy=remedy) from error
     if command.json:
-        told = _harmless(answer.decode()).encode()
+        told = harmless(answer.decode()).encode()
     else:
         words = in_words(msgspec.json.decode(answer, type=Identification))
-        told = _harmless(words).encode(sys.stdout.encoding, "replace")
+        told = harmless(words).encode(sys.stdout.encoding, "replace")
     sys.stdout.buffer.write(told + b"\n")
 
 
@@ -87,19 +79,6 @@ def in_words(answer: Identification) -> str:
     if told is not None:
         lines.append(f"place: {told}")
     return "\n".join([*lines, *(f"note: {warning}" for warning in answer.warnings if warning != told)])
-
-
-def _harmless(text: str) -> str:
-    """Writes control characters as JSON does, in whose texts that changes nothing; tabs and line ends stay."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def _in_one_line(error: BotanifyError | OSError) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        remedy = "check the path; `python -m serving.identify_folder` takes folders"
-        problem = f"the file {error.filename} cannot be read"
-        return str(InputError(problem, value=error.strerror, limit="a photograph", remedy=remedy))
-    return str(error)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ Commands:
 import csv
 import re
 import shutil
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -19,14 +18,17 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+from models.program import explain_missing_packages, run_program
+
+explain_missing_packages("make serve")
+
 import msgspec
 import numpy as np
 import tyro
 
-from models.errors import BotanifyError, InputError
+from models.errors import InputError
 from models.metrics import NUM_BINS, calibration_error, reliability_bins, share
 from models.preprocess import sniff_format
-from models.program import quiet_when_output_closes, read_flags
 from serving.corrections.service import Correction
 
 if TYPE_CHECKING:
@@ -90,19 +92,14 @@ Command = List | Review | Export | Report | Delete
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program with the arguments of the command line, or those given."""
-    try:
-        with quiet_when_output_closes():
-            command: Command = read_flags(Command, arguments, prog="python -m serving.corrections", description=__doc__)
-            from serving.corrections.store import opened  # the extra `corrections` is optional
+    run_program(Command, _open, arguments, prog="python -m serving.corrections", description=__doc__)
 
-            with opened(command.folder, command.database) as store:
-                sys.stdout.write(f"{_run(command, store)}\n")
-    except ModuleNotFoundError as error:
-        sys.stderr.write(f"botanify: there is no package {error.name}: python -m pip install -e '.[corrections]'\n")
-        raise SystemExit(1) from None
-    except (BotanifyError, OSError) as error:
-        sys.stderr.write(f"botanify: {error}\n")
-        raise SystemExit(1) from None
+
+def _open(command: Command) -> None:
+    from serving.corrections.store import opened  # the extra `corrections` is optional
+
+    with opened(command.folder, command.database) as store:
+        print(_run(command, store))
 
 
 def _run(command: Command, store: "Store") -> str:

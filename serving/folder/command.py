@@ -3,7 +3,7 @@
 import hashlib
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
 import tyro
@@ -68,16 +68,6 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Copy the photographs into this folder, into one folder for each name."""
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self), include_extras=True).items():
-            try:
-                msgspec.convert(getattr(self, name), kind)  # neither tyro nor a Struct checks the ranges
-            except msgspec.ValidationError as error:
-                raise InputError(
-                    f"--{name.replace('_', '-')} is out of range",
-                    value=getattr(self, name),
-                    limit=str(error).removeprefix("Expected ").replace("`", ""),
-                    remedy="choose a number in this range",
-                ) from error
         if not self.out:
             raise InputError("--out is empty", limit="a folder or the address of a bucket", remedy="correct --out")
         if self.truth not in (None, FOLDER_TRUTH) and self.list is None:

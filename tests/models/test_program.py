@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from models.errors import DataError, InputError
+from models.program import clear_errors
+
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = ("prepare", "train", "evaluate", "export", "release")
-QUIET = "import os, sys\nfrom models.program import quiet_when_output_closes\nwith quiet_when_output_closes():\n    "
+QUIET = "import sys\nfrom models.program import clear_errors\nwith clear_errors():\n    "
+TRAINING = ("prepare", "train", "evaluate", "export", "release")
+SERVING = ("serving", "serving.corrections", "serving.identify_folder")
 
 
 def run(*arguments, **options):
@@ -25,10 +29,13 @@ def run_for_a_reader_that_has_ended(*arguments):
 
 @pytest.mark.parametrize(
     ("program", "remedy"),
-    [*((f"training/{name}.py", "make train-env") for name in PROGRAMS), ("serving/__main__.py", "make serve")],
+    [
+        *(([f"training/{name}.py"], "make train-env") for name in TRAINING),
+        *((["-m", name], "make serve") for name in SERVING),
+    ],
 )
 def test_a_program_without_its_packages_names_one_and_how_to_install_them(program, remedy):
-    ended = run("-S", program, "--help")  # -S: without the packages of the environment
+    ended = run("-S", *program, ".", "--out", "x")  # -S: without the packages of the environment
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"error (missing_package): {sys.executable} has no package ")
     assert remedy in ended.stderr
@@ -37,8 +44,7 @@ def test_a_program_without_its_packages_names_one_and_how_to_install_them(progra
 
 @pytest.mark.parametrize("statement", ["import training.absent", "import training.absent.part", "1 / 0"])
 def test_a_mistake_of_the_project_keeps_its_traceback(statement):
-    explained = "from models.program import explain_missing_packages; explain_missing_packages('install it')"
-    ended = run("-c", f"{explained}\n{statement}")
+    ended = run("-c", f"import models.program\nmodels.program.explain_missing_packages('x')\n{QUIET}{statement}")
     assert ended.returncode == 1
     assert "Traceback" in ended.stderr
     assert "missing_package" not in ended.stderr
@@ -51,20 +57,31 @@ def test_a_closed_output_ends_the_program_without_a_word(size, ending):
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
-def test_a_closed_pipe_of_another_kind_is_an_error():
-    ended = run("-c", f"{QUIET}raise BrokenPipeError('a decoder ended')", stdout=subprocess.DEVNULL)
-    assert ended.returncode == 1
-    assert "a decoder ended" in ended.stderr
-
-
 @pytest.mark.parametrize(
     "program",
     [
-        "serving/access/keys.py",
-        pytest.param("serving/__main__.py", marks=pytest.mark.slow),
-        *(pytest.param(f"training/{name}.py", marks=pytest.mark.slow) for name in PROGRAMS),
+        ["-m", "serving.access.keys"],
+        pytest.param(["-m", "serving"], marks=pytest.mark.slow),
+        *(pytest.param([f"training/{name}.py"], marks=pytest.mark.slow) for name in TRAINING),
     ],
 )
 def test_help_for_a_reader_that_has_ended_prints_nothing_else(program):
-    ended = run_for_a_reader_that_has_ended(program, "--help")
+    ended = run_for_a_reader_that_has_ended(*program, "--help")
     assert (ended.returncode, ended.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (DataError("no folder", value="x", remedy="name it"), 1, "error (bad_data): no folder (got x): name it."),
+        (InputError("a server said \x1b[2J"), 1, "error (bad_input): a server said \\u001b[2J."),
+        (PermissionError(13, "Denied", "s3://me:secret@a"), 1, "error (file_system): [Errno 13] Denied: 's3://a'"),
+        (BrokenPipeError("a decoder ended"), 1, "error (file_system): a decoder ended"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)  # fmt: skip
+def test_an_expected_error_is_one_line_and_an_exit_code(error, code, line, capfd):
+    with pytest.raises(SystemExit) as ended, clear_errors():
+        raise error
+    assert ended.value.code == code
+    assert capfd.readouterr() == ("", f"{line}\n")

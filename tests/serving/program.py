@@ -83,7 +83,7 @@ def assert_one_clear_line(process, *words):
     logged = ("{", "\x1b[1;31m20")  # our log lines, and ONNX Runtime's line about an error that it also raises
     lines = [line for line in process.stderr.splitlines() if not line.startswith(logged)]
     assert len(lines) == 1, process.stderr
-    assert lines[0].startswith("botanify: ")
+    assert lines[0].startswith("error (")
     for word in words:
         assert word in lines[0]
 

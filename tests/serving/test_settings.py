@@ -84,12 +84,6 @@ def test_metrics_have_a_port_and_an_address_of_their_own_if_they_are_named():
             load_settings([], {"BOTANIFY_METRICS": wrong})
 
 
-def test_unknown_flag_ends_the_program():
-    with pytest.raises(SystemExit) as ending:
-        load_settings(["--prot", "1"], {})
-    assert ending.value.code != 0
-
-
 def test_the_only_released_bundle_is_found(tmp_path):
     with pytest.raises(InputError, match="--bundle"):
         find_bundle(Settings(), tmp_path)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.errors import BotanifyError, DataError, InputError
+from models.errors import DataError, InputError
 from tests.training.debug_data import DEBUG, debug_data
 from training import drawn
 from training.dataset.manifest import INDEX_FILE, Manifest
@@ -73,14 +73,11 @@ def test_class_folders_have_both_names_and_the_pictures(tmp_path):
         assert (picture.format, picture.size) == ("JPEG", (24, 24))
 
 
-def test_class_folders_are_not_drawn_into_others_files_or_out_of_range(tmp_path):
+def test_class_folders_are_not_drawn_into_others_files(tmp_path):
     mine = tmp_path / "mine.jpg"
     mine.write_bytes(b"precious")
     with pytest.raises(DataError, match="holds other files"):
         write_class_folders(Drawn(out=tmp_path))
-    for wrong in ({"species": 0}, {"first": -1}, {"pictures": 0}, {"seed": -1}, {"size_px": 8}, {"first": 10**6}):
-        with pytest.raises(BotanifyError):
-            write_class_folders(Drawn(out=tmp_path / "new", **wrong))
     assert list(tmp_path.iterdir()) == [mine]
 
 

@@ -118,16 +118,6 @@ def test_shards_may_lie_elsewhere(finished_run, data, tmp_path):
     assert evaluation.all.top1_taxon.num_pictures == 3
 
 
-def test_a_negative_number_of_workers_is_a_one_line_error(data, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--data", str(data), "--workers", "-1"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    stderr = capsys.readouterr().err
-    require_one_line(stderr, "bad_recipe")
-    assert "workers" in stderr
-
-
 def test_the_figures_are_printed_and_the_two_are_compared(bundle, finished_run, data, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     evaluate(Evaluate(data=data, checkpoint=finished_run / "last.pt", bundle=bundle.folder, split="train", workers=0))

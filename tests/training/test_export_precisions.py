@@ -133,11 +133,6 @@ def test_a_bundle_without_fp32_is_refused_before_anything_is_done(precision, exp
     assert not exporting.out.parent.exists()
 
 
-def test_a_precision_that_does_not_exist_is_refused(exporting):
-    with pytest.raises(RecipeError, match="precision"):
-        export(msgspec.structs.replace(exporting, precision=("fp32", "int8")))
-
-
 def test_the_command_line_takes_several_precisions():
     command = tyro.cli(
         Export, args=["--checkpoint", "a.pt", "--data", "b", "--out", "c", "--precision", "fp32", "fp16"]

@@ -23,6 +23,7 @@ READERS: Final[dict[str, Callable[..., SourceContents]]] = {
 
 MergeRule = Literal["within_sources", "across_sources"]
 CutShare = Annotated[float, Meta(ge=0.0, lt=1.0)]
+NearCopyBits = Annotated[int, Meta(ge=0, le=8)]
 
 
 class SourceEntry(Section, frozen=True, kw_only=True):
@@ -78,7 +79,7 @@ class Collection(Section, frozen=True, kw_only=True):
     """Pictures with a shorter side are left out as too small."""
     few_pictures: Annotated[int, Meta(ge=0)] = 20
     """Classes with fewer pictures are listed in the report."""
-    near_copy_bits: Annotated[int, Meta(ge=0, le=8)] = 4
+    near_copy_bits: NearCopyBits = 4
     """Pictures whose perceptual hashes differ in at most this many of 64 bits are near copies."""
     expect_outputs: Annotated[int, Meta(ge=0)] = 0
     """Fail unless the result has this many outputs; 0 accepts any number."""

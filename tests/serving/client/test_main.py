@@ -41,7 +41,7 @@ def test_no_answer_is_one_line(arguments, words, tmp_path, capsys):
         main([argument.format(here=tmp_path / "a.jpg") for argument in arguments])
     (line,) = capsys.readouterr().err.splitlines()
     assert caught.value.code == 1
-    assert line.startswith("botanify: ")
+    assert line.startswith("error (")
     assert words in line
     assert KEY not in line
 
@@ -79,7 +79,7 @@ def test_ctrl_c_ends_the_program_without_a_traceback(tmp_path):
         with silent.accept()[0]:
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=120)
-    assert (process.returncode, told) == (130, b"")
+    assert (process.returncode, told) == (130, b"interrupted\n")
 
 
 def test_an_empty_variable_is_no_address():

@@ -160,7 +160,7 @@ def test_a_damaged_database_is_one_line(folder, tmp_path, capsys, command):
     with pytest.raises(SystemExit):
         main([command, str(folder), *flags])
     said = capsys.readouterr().err
-    assert said.startswith("botanify: the store of corrections cannot be used")
+    assert said.startswith("error (bad_input): the store of corrections cannot be used")
     assert "malformed" in said
 
 
@@ -224,4 +224,4 @@ def test_more_corrections_than_a_statement_holds_are_reviewed_and_deleted(folder
 def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["list", str(tmp_path / "nosuch")])
-    assert capsys.readouterr().err.startswith("botanify: no such folder of corrections")
+    assert capsys.readouterr().err.startswith("error (bad_input): no such folder of corrections")

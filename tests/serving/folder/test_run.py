@@ -31,23 +31,6 @@ from tests.serving.test_place import PRIOR, RULE, SYDNEY, photograph
 from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, seal_tiny_bundle, tables
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ({"k": 0}, r"--k is out of range \(got 0; expected int >= 1\)"),
-        ({"k": 51}, r"--k .*expected int <= 50"),
-        ({"min_score": 7.0}, r"--min-score .*expected float <= 1.0"),
-        ({"min_score": float("nan")}, "--min-score"),
-        ({"max_failure_rate": float("inf")}, "--max-failure-rate"),
-        ({"coverage": 0.2}, "--coverage"),
-        ({"coverage": float("nan")}, "--coverage"),
-    ],
-)
-def test_a_number_out_of_its_range_is_refused_by_the_name_of_its_flag(flags, words):
-    with pytest.raises(InputError, match=words):
-        IdentifyFolder(out="out", **flags)
-
-
 def test_an_empty_text_for_a_path_is_not_set_and_the_results_have_no_default():
     flags = ("photographs", "--copy-to", "", "--list=", "--taxa", "rosa", "")
     command = read_flags(IdentifyFolder, [*flags, "--out", "out"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.errors import DataError, RecipeError
+from models.errors import DataError
 from tests.training.dataset.sources.test_inaturalist import document, write
 from tests.training.small import write_things
 from training.dataset.sources.json_layouts import Negative, choose_alike
@@ -53,8 +53,6 @@ def test_a_data_set_of_plants_alone_is_refused(tmp_path):
     with pytest.raises(DataError, match="nothing but plants"):
         write_negatives(Negatives(pictures=root, out=tmp_path / "animals.csv"))
     assert not (tmp_path / "animals.csv").exists()
-    with pytest.raises(RecipeError, match="most"):
-        write_negatives(Negatives(pictures=root, out=tmp_path / "animals.csv", most=0))
 
 
 @settings(max_examples=100, deadline=None)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import pyarrow as pa
@@ -128,7 +128,7 @@ class Pack(PackOptions, frozen=True, kw_only=True):
     part: str = "0/1"
     """Part of the shards to pack, i/n with i from 0 to n - 1: n machines may each pack one. The run that finds all
     shards complete writes the manifest; with separate disks, copy the files to one folder and run once more."""
-    workers: int = cores()
+    workers: Annotated[int, msgspec.Meta(ge=1)] = cores()
     """Processes that decode and encode pictures."""
 
 
@@ -186,7 +186,7 @@ def _write_shards(command: Pack, pending: Sequence[Shard], manifest: Manifest, p
         return
     sources = (_source(manifest, row, shard) for shard in pending for row in shard.rows.tolist())
     context = clean_context("training.loading.shards.packing")
-    with ProcessPoolExecutor(max(command.workers, 1), mp_context=context, initializer=end_with_parent) as pool:
+    with ProcessPoolExecutor(command.workers, mp_context=context, initializer=end_with_parent) as pool:
         encoded = _in_order(pool, sources, command)
         pictures = iter(track(encoded, "Packing", sum(len(shard.rows) for shard in pending)))
         for shard in pending:
@@ -200,7 +200,7 @@ def _in_order(pool: ProcessPoolExecutor, sources: Iterable[SourcePicture], comma
     with clear_error_if_killed():
         for task in _tasks(sources):
             waiting.append(pool.submit(_encode_all, task, command.short_side_px, command.quality))
-            if len(waiting) >= _AHEAD * max(command.workers, 1):
+            if len(waiting) >= _AHEAD * command.workers:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()

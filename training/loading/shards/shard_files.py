@@ -12,7 +12,7 @@ import io
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import Final, get_args
+from typing import Annotated, Final, get_args
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from models.atomic_file import replaced
-from models.errors import DataError, RecipeError
+from models.errors import DataError
 from training.dataset.manifest import MANIFEST_FILE, SCHEMA, Ints, Manifest
 from training.dataset.sources.record import Split
 
@@ -32,12 +32,6 @@ _MEMBER_OVERHEAD_BYTES: Final = 512 + 256  # a tar header, and half a block of p
 # Photographs of plants at short side 512 and quality 90, 4:2:0: 0.20 to 0.39 bytes a pixel (measured with Pillow).
 _BYTES_PER_PX_AT_90: Final = 0.3
 _SIZE_EXPONENT: Final = -0.65  # of the size in libjpeg's quantization scale, fitted at quality 50 to 100
-_RANGES: Final = {
-    "short_side_px": (8, 8192),
-    "quality": (50, 100),
-    "seed": (0, 2**63),
-    "shard_mb": (0.001, 100_000),
-}
 
 
 class StoredPicture(msgspec.Struct, frozen=True):
@@ -54,26 +48,15 @@ class StoredPicture(msgspec.Struct, frozen=True):
 class PackOptions(msgspec.Struct, frozen=True):
     """The options of `pack` that decide the content of the shards."""
 
-    short_side_px: int = 440
+    short_side_px: Annotated[int, msgspec.Meta(ge=8, le=8192)] = 440
     """Training pictures are reduced to this short side, px; smaller ones are copied. Pictures of the other splits are
     always copied."""
-    quality: int = 90
+    quality: Annotated[int, msgspec.Meta(ge=50, le=100)] = 90
     """JPEG quality of training pictures that are reduced."""
-    shard_mb: float = 512
+    shard_mb: Annotated[float, msgspec.Meta(ge=0.001, le=100_000.0)] = 512
     """Approximate size of a shard, MB."""
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Seed of the order of the training pictures."""
-
-    def __post_init__(self) -> None:
-        for name, (lowest, highest) in _RANGES.items():
-            value = getattr(self, name)
-            if not lowest <= value <= highest:
-                raise RecipeError(
-                    f"--{name.replace('_', '-')} is out of range",
-                    value=value,
-                    limit=f"{lowest:g} to {highest:g}",
-                    remedy="pass a value in this range",
-                )
 
 
 class Shard(msgspec.Struct, frozen=True, eq=False):

@@ -4,7 +4,7 @@ import hashlib
 import tarfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ class Verify(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of prepared or packed data."""
     shards: str = ""
     """Folder or URL (s3://, gs://) of the shards; default: the data folder."""
-    workers: int = cores()
+    workers: Annotated[int, msgspec.Meta(ge=1)] = cores()
     """Processes that read and hash."""
 
 
@@ -44,7 +44,7 @@ def verify(command: Verify) -> int:
         DataError: Pictures are missing or damaged; the message names them.
     """
     manifest = Manifest(command.data, command.shards)
-    damaged = _damaged_tars(manifest) + _damaged_pictures(manifest, max(command.workers, 1))
+    damaged = _damaged_tars(manifest) + _damaged_pictures(manifest, command.workers)
     if damaged:
         more = f" and {len(damaged) - _MOST_LISTED} more" if len(damaged) > _MOST_LISTED else ""
         raise DataError(

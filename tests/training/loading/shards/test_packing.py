@@ -20,12 +20,13 @@ OPTIONS = {"short_side_px": 64, "shard_mb": 0.02, "workers": 1}
 PROGRAM = """
 import resource, sys
 from pathlib import Path
-from training.program import run_program
+from models.program import clear_errors
 from training.loading.shards import Pack, pack
 data, out, most_bytes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 if most_bytes:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))  # Python ignores the signal: as a full disk
-run_program(lambda: pack(Pack(data=data, out=out, short_side_px=64, shard_mb=0.02, workers=1)))
+with clear_errors():
+    pack(Pack(data=data, out=out, short_side_px=64, shard_mb=0.02, workers=1))
 """
 
 

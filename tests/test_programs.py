@@ -1,0 +1,109 @@
+"""All programs refuse a wrong flag in the same words and with the same exit code, before they load torch."""
+
+import importlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAINING = ("prepare", "train", "evaluate", "export", "release")
+TRAIN = ["training.train", "debug"]
+PACK = ["training.prepare", "pack", "data", "--out", "out"]
+EVALUATE = ["training.evaluate", "--data", "data"]
+EXPORT = ["training.export", "--checkpoint", "x.pt", "--data", "data", "--out", "out"]
+FOLDER = ["serving.identify_folder", "photographs", "--out", "out"]
+OTHERS = [
+    ["training.release", "list", "registry"],
+    ["serving.__main__"],
+    ["serving.client.__main__", "leaf.jpg"],
+    ["serving.corrections.__main__", "list", "corrections"],
+    ["serving.access.keys", "ann"],
+    ["benchmarks.sweep", "ablation", "--data", "data", "--out", "out"],
+]
+OUT_OF_RANGE = [
+    (TRAIN, "--workers", "-1", "expected int >= 0"),
+    (TRAIN, "--epochs", "0", "expected int >= 1"),
+    (TRAIN, "--picture-px", "16", "expected int >= 32"),
+    (TRAIN, "--weight-decay", "nan", "expected float >= 0.0"),
+    (TRAIN, "--max-steps", "0", "expected int >= 1"),
+    (TRAIN, "--max-seconds", "0.0", "expected float > 0.0"),
+    (TRAIN, "--profile", "-1", "expected int >= 0"),
+    (["training.prepare", "table", "list.csv", "--out", "data"], "--test-share", "1.5", "expected float < 1.0"),
+    (["training.prepare", "negatives", "data", "--out", "list.csv"], "--most", "0", "expected int >= 1"),
+    (["training.prepare", "drawn", "out"], "--species", "0", "expected int >= 1"),
+    (PACK, "--short-side-px", "0", "expected int >= 8"),
+    (PACK, "--quality", "101", "expected int <= 100"),
+    (PACK, "--shard-mb", "0.0", "expected float >= 0.001"),
+    (PACK, "--workers", "0", "expected int >= 1"),
+    (EVALUATE, "--workers", "-1", "expected int >= 0"),
+    (EXPORT, "--serve-px", "8", "expected int >= 32"),
+    (EXPORT, "--examples", "11", "expected int <= 10"),
+    (["training.release", "compare", "a", "b", "--data", "data"], "--workers", "-1", "expected int >= 0"),
+    (["serving.__main__"], "--port", "99999", "expected int <= 65535"),
+    (["serving.__main__"], "--deadline-s", "inf", "expected float <= 86400.0"),
+    (FOLDER, "--k", "0", "expected int >= 1"),
+    (FOLDER, "--min-score", "nan", "expected float >= 0.001"),
+    (FOLDER, "--coverage", "0.2", "expected float >= "),
+]
+
+
+@pytest.fixture
+def ended(monkeypatch, capsys):
+    """Runs the main function of a module; returns its exit code and what it wrote to standard error."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    monkeypatch.setattr("serving.__main__._end_process", sys.exit)  # ends the process at once
+
+    def run(module, *words):
+        monkeypatch.setattr(sys, "argv", ["program", *words])
+        with pytest.raises(SystemExit) as exit_:
+            importlib.import_module(module).main()
+        return exit_.value.code, capsys.readouterr().err
+
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(("words", "flag", "value", "expected"), OUT_OF_RANGE)
+def test_a_flag_out_of_range_is_one_line(words, flag, value, expected, ended):
+    code, said = ended(*words, flag, value)
+    assert code == 1
+    assert said.startswith(f"error (bad_input): {flag} is not valid (got {value}; {expected}")
+    assert said.endswith("): see --help.\n")
+
+
+@pytest.mark.parametrize("words", [TRAIN, PACK, EVALUATE, EXPORT, FOLDER, *OTHERS])
+def test_an_unknown_flag_is_named(words, ended):
+    code, said = ended(*words, "--nonsense", "1")
+    assert code == 2
+    assert "--nonsense" in said
+
+
+@pytest.mark.parametrize(("words", "flag"), [(words, flag) for words, flag, *_ in OUT_OF_RANGE[::4]])
+def test_what_is_no_number_is_named(words, flag, ended):
+    code, said = ended(*words, flag, "many")
+    assert code == 2
+    assert "many" in said
+    assert flag in said
+
+
+LOADED = """
+import sys
+from contextlib import suppress
+from importlib import import_module
+for name, *words in (*((each, "--help") for each in {names}), ("train", "debug", "--workers", "-1")):
+    sys.argv = [name, *words]
+    with suppress(SystemExit):
+        import_module(f"training.{{name}}").main()
+print("torch" in sys.modules)
+"""
+
+
+def test_neither_help_nor_a_wrong_flag_loads_torch():
+    command = [sys.executable, "-c", LOADED.format(names=TRAINING)]
+    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert said.count("usage: ") == len(TRAINING)
+    assert said.endswith("False\n")
