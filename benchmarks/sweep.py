@@ -26,6 +26,7 @@ import msgspec
 import tyro
 from msgspec.structs import replace
 
+from benchmarks.result import spread, table
 from models.atomic_file import as_json, replace_together, write_json
 from models.errors import BotanifyError, DataError, RecipeError, without_password
 from models.program import clear_errors, read_flags
@@ -326,24 +327,12 @@ def row_of(arm: str, runs: Sequence[Run], *, first: str, num_runs: int) -> list[
     ]
 
 
-def spread(values: Sequence[float | None], digits: int = 1) -> str:
-    """The median and the range of the values, such as "2.0 (1.0 to 3.0)"; a dash if there is none."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return "–"
-    middle = f"{statistics.median(known):,.{digits}f}"
-    return middle if len(known) == 1 else f"{middle} ({min(known):,.{digits}f} to {max(known):,.{digits}f})"
-
-
 def markdown(result: Result) -> str:
     """The table with its machine, commit and setting."""
-    lines = [COLUMNS, ["---", *["---:"] * (len(COLUMNS) - 1)], *result.rows]
     return (
         f"# {result.sweep}\n\nMeasured on {result.device}: {result.machine}. Commit {result.machine.git_commit}, "
-        f"recipe {result.recipe}, data {result.data}, flags `{' '.join(result.flags) or 'none'}`. Median (range) over "
-        f"the seeds; the first epoch of each run is not timed.\n\n"
-        + "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-        + "\n"
+        f"recipe {result.recipe}, data {result.data}, flags `{' '.join(result.flags) or 'none'}`. Median [range] over "
+        f"the seeds; the first epoch of each run is not timed.\n\n{table(COLUMNS, result.rows)}\n"
     )
 
 
