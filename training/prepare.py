@@ -23,8 +23,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from models.cores import cores
-
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -36,6 +34,7 @@ import msgspec
 import tyro
 
 from models.atomic_file import replaced
+from models.cores import cores
 from models.errors import DataError
 from models.taxonomy import Taxonomy
 from training.dataset.audit.examine import examine
