@@ -27,8 +27,8 @@ from models.arrays import Flags
 from models.bundle import Bundle, load_bundle
 from models.metrics import Share, Whole, calibration_error, share
 from models.program import run_program
-from training.bundling.strangers import Stranger, Strangers, names_of, without_doubtful
-from training.comparison import STRANGER, frozen_set
+from training.bundling.unknown_plants import UnknownPlant, UnknownPlants, names_of, without_doubtful
+from training.comparison import UNKNOWN_TAXON, frozen_set
 from training.dataset.manifest import Manifest
 from training.evaluation.answers import coverage_figures
 from training.evaluation.pictures import PictureFiles, Pictures
@@ -70,7 +70,7 @@ class KnownPlants(msgspec.Struct, frozen=True):
     """Those whose candidate set of 90 % holds the right taxon; None if the bundle gives no sets."""
 
 
-class UnknownPlants(msgspec.Struct, frozen=True):
+class UnknownFigures(msgspec.Struct, frozen=True):
     """Answers to a list of plants that the bundle does not know, or of other things."""
 
     what: str
@@ -91,7 +91,7 @@ class Answers(msgspec.Struct, frozen=True):
     """On the taxa that both bundles know: all, and each data set."""
     own: KnownPlants
     """On all taxa that this bundle knows."""
-    unknown: list[UnknownPlants]
+    unknown: list[UnknownFigures]
     """Each list, those of unknown genera and those of known genera apart, and the things."""
 
 
@@ -113,7 +113,7 @@ def measure_both(command: SamePhotographs) -> Result:
     """Measures, prints the tables, and writes the result if `out` is given."""
     manifest, bundles = Manifest(command.data), (load_bundle(command.old), load_bundle(command.new))
     rows, ids = frozen_set(manifest, "test", *(each.taxonomy for each in bundles))
-    shared = rows[ids != STRANGER]
+    shared = rows[ids != UNKNOWN_TAXON]
     old, new = (measure(bundle, manifest, shared, command) for bundle in bundles)
     result = Result(machine=this_machine(), measured_on=datetime.now(UTC).date().isoformat(), bundles=(old, new))
     write_result(result, markdown(result), command.out)
@@ -161,17 +161,17 @@ def measure(bundle: Bundle, manifest: Manifest, shared: Whole, command: SamePhot
     )
 
 
-def _unknown(bundle: Bundle, model: AnswerModel, command: SamePhotographs) -> Iterator[UnknownPlants]:
+def _unknown(bundle: Bundle, model: AnswerModel, command: SamePhotographs) -> Iterator[UnknownFigures]:
     """Yields the figures of each list of strangers, and of the things."""
     network, spec = bundle.network_path("fp32"), bundle.record.input
     for given in command.strangers:
         listed = list_negatives((given,), label=UNKNOWN_PLANT)
-        named = map(Stranger, listed.paths, listed.scientific_names, listed.sources)
+        named = map(UnknownPlant, listed.paths, listed.scientific_names, listed.sources)
         pictures = without_doubtful(named, model.taxonomy)
         paths = tuple(picture.path for picture in pictures)
         outputs, readable = PictureFiles(paths, spec, name=given.name).outputs(network)
         names = names_of(pictures, model.taxonomy).subset(readable)
-        found = Strangers(outputs, names, given.name)
+        found = UnknownPlants(outputs, names, given.name)
         scores = found.predictions(model)
         for what, chosen in (("unknown genera", ~names.near_M), ("known genera", names.near_M)):
             if chosen.any():
@@ -184,10 +184,10 @@ def _unknown(bundle: Bundle, model: AnswerModel, command: SamePhotographs) -> It
     yield _counted("other things", decisions, np.zeros(len(decisions.rank_N), dtype=bool))
 
 
-def _counted(what: str, decisions: Decisions, right_N: Flags) -> UnknownPlants:
+def _counted(what: str, decisions: Decisions, right_N: Flags) -> UnknownFigures:
     wrong = int((decisions.named_N & ~right_N).sum())
     counts = decisions.count("species"), wrong, decisions.count("not_a_plant")
-    return UnknownPlants(what, *(share(each, len(right_N)) for each in counts))
+    return UnknownFigures(what, *(share(each, len(right_N)) for each in counts))
 
 
 def markdown(result: Result) -> str:

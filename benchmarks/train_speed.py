@@ -29,14 +29,14 @@ from models.program import run_program
 from training.engine.device import choose_device
 from training.machine import Machine, this_machine
 from training.recipe import (
+    AmpPrecision,
     Count,
     HardwareRecipe,
     NetworkRecipe,
     PictureRecipe,
-    Pixels,
-    Precision,
     Recipe,
     ScheduleRecipe,
+    SidePx,
 )
 
 _ALL_ARMS: Final[tuple[ArmName, ...]] = get_args(ArmName)
@@ -57,11 +57,11 @@ class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """Name of a timm model."""
     num_outputs: Count = 5337
     """Width of the classifier."""
-    picture_px: Pixels = 380
+    picture_px: SidePx = 380
     """Side of the pictures, px."""
     batch_size: Count = 128
     """Pictures in a batch."""
-    amp: Precision = "fp16"
+    amp: AmpPrecision = "fp16"
     """Mixed precision; fp16 needs CUDA."""
     channels_last: bool = True
     """Store activations as NHWC, in both loops."""

@@ -99,7 +99,7 @@ class NetworkFile(msgspec.Struct, frozen=True):
         return next((each for each in self.coverages if (each.kind, each.coverage) == (kind, coverage)), None)
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class FailedNetwork(msgspec.Struct, frozen=True):
     """A precision that was made but not released, because at least one of its checks failed."""
 
     checks: tuple[Check, ...]
@@ -163,7 +163,7 @@ class BundleRecord(msgspec.Struct, frozen=True):
     """The device that it was trained on, in words."""
     parts: dict[str, FileName] = {}
     """Role -> further file, such as the golden picture; an unknown role is ignored with a warning."""
-    left_out: dict[Precision, LeftOut] = {}
+    left_out: dict[Precision, FailedNetwork] = {}
     """Precisions that failed a check: the bundle holds their figures but not their files."""
     initial_weights: str = "unknown"
     """What the network started from, in words: random weights, published ones, or a file."""

@@ -61,7 +61,7 @@ _DRAFT_MARGIN: Final = 1.85
 # costs no measurable time.
 _TILE_PIXELS: Final = 2**18
 
-Pixels = Annotated[int, msgspec.Meta(ge=8, le=4096)]
+SidePx = Annotated[int, msgspec.Meta(ge=8, le=4096)]
 UnitInterval = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 Channels = tuple[float, float, float]
 Positive = Annotated[float, msgspec.Meta(gt=0.0)]
@@ -70,11 +70,11 @@ Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a picture becomes the network's input: the entry `input` of `bundle.json`."""
 
-    height: Pixels
+    height: SidePx
     """Height of the network input, px."""
-    width: Pixels
+    width: SidePx
     """Width of the network input, px."""
-    train_px: Pixels
+    train_px: SidePx
     """Side of the square pictures in the last epoch of training, px; for information only."""
     crop_fraction: UnitInterval = 1.0
     """Side of the crop, as a share of the largest centered crop with the proportions of the input."""

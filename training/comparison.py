@@ -32,7 +32,7 @@ from training.evaluation.split_metrics import tango_interval
 
 MOST_LOSS: Final = 0.005
 """A loss of half a point of top-1 is not accepted, and has to be ruled out with 97.5 % confidence."""
-STRANGER: Final = ""
+UNKNOWN_TAXON: Final = ""
 """Taxon id of a species that neither bundle knows."""
 MARGINS: Final = {"names_right": 0.01, "named": 0.02, "strangers_named": 0.02, "ece": 0.02}
 """Loss of each figure of the answers that is accepted as long as it is not proved. That it be ruled out, as that of
@@ -161,7 +161,7 @@ def compare(
         _answers(bundle, precision, Pictures(manifest, rows_N, bundle.record.input, name, workers), ids_N)
         for bundle in (old, new)
     )
-    plants_N, known_N = plants_of(manifest, rows_N), ids_N != STRANGER
+    plants_N, known_N = plants_of(manifest, rows_N), ids_N != UNKNOWN_TAXON
     hits = (old_N.top1_N[known_N], new_N.top1_N[known_N], plants_N[known_N])
     micro, macro = micro_share(*hits), macro_share(*hits, np.unique(ids_N[known_N], return_inverse=True)[1])
     answers = answer_shares(old_N, new_N, plants_N, known_N)
@@ -190,7 +190,7 @@ def compare(
 
 
 def frozen_set(manifest: Manifest, split: Split, old: Taxonomy, new: Taxonomy) -> tuple[Whole, npt.NDArray[np.str_]]:
-    """Returns the rows of the pictures, and the taxon id of each, which is `STRANGER` for species that neither knows.
+    """Returns the rows of the pictures, and the taxon id of each, `UNKNOWN_TAXON` for species that neither knows.
 
     A picture that shows no more than a genus is not a stranger: a species of that genus may be its right name.
 
@@ -210,7 +210,7 @@ def frozen_set(manifest: Manifest, split: Split, old: Taxonomy, new: Taxonomy) -
             remedy="give other data",
         )
     chosen_N = known_N | strange_N
-    return rows[chosen_N], np.where(strange_N, STRANGER, ids)[chosen_N]
+    return rows[chosen_N], np.where(strange_N, UNKNOWN_TAXON, ids)[chosen_N]
 
 
 def held_out(record: BundleRecord, manifest: Manifest, rows_N: Whole, trained_on: Sequence[Manifest]) -> HeldOut:

@@ -118,7 +118,7 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
     if command.suspects and command.out is None:
         remedy = "give --out DIR, or leave out --suspects"
         raise DataError("the list of suspect labels has no folder", value="--suspects without --out", remedy=remedy)
-    manifest, strangers = Manifest(command.data, command.shards), _strangers(command)
+    manifest, strangers = Manifest(command.data, command.shards), _unknown_plants(command)
     results: list[tuple[Evaluation, Predictions]] = []
     bundle = load_bundle(command.bundle) if command.bundle is not None else None
     subjects = [bundle_subject(bundle, command.precision)] if bundle else []
@@ -165,7 +165,7 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
     return [evaluation for evaluation, _ in results]
 
 
-def _strangers(command: Evaluate) -> dict[str, tuple[Path, ...]]:
+def _unknown_plants(command: Evaluate) -> dict[str, tuple[Path, ...]]:
     """Lists the pictures that judge the answers of a bundle, before anything is measured."""
     from training.loading.negatives import NOT_A_PLANT, UNKNOWN_PLANT, list_negatives
 

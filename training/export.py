@@ -35,7 +35,7 @@ from models.bundle import (
     Bundle,
     seal_bundle,
 )
-from models.bundle_record import Check, FileName, LeftOut, Metric, Precision
+from models.bundle_record import Check, FailedNetwork, FileName, Metric, Precision
 from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, Calibration, write_calibration
 from models.errors import BundleError, DataError, RecipeError
 from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
@@ -53,7 +53,7 @@ from training.bundling.model_card import (
 from training.dataset.manifest import Manifest
 from training.evaluation.provenance import OTHER_DATA, is_other_data, require_same_outputs
 from training.evaluation.split_metrics import reliability_diagrams, risk_coverage
-from training.recipe import Pixels, check_stored_recipe, side_at_epoch
+from training.recipe import SidePx, check_stored_recipe, side_at_epoch
 from training.toml_file import Section
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
@@ -88,7 +88,7 @@ class Export(Section, frozen=True, kw_only=True):
     """Precisions of the networks in the bundle; fp32 is required, fp16 is for GPUs, bf16 for processors with bfloat16
     (needs OpenVINO and such a processor). A network that fails its release checks is left out; the bundle then holds
     its figures only."""
-    serve_px: Pixels | None = None
+    serve_px: SidePx | None = None
     """Side of the network input in the service, px; default: that of the recipe. A value a little above the last
     training size is often best (Touvron et al. 2019); choose it on the validation split, never on the test split."""
     with_weights: bool = False
@@ -146,7 +146,7 @@ def export(command: Export) -> Bundle:
     with tempfile.TemporaryDirectory(dir=command.out.parent, prefix=f".{command.out.name}.") as temporary:
         folder = Path(temporary)
         fp32 = make_fp32(checkpoint, sets, folder, thresholds)
-        made: dict[Precision, Candidate | LeftOut] = {"fp32": fp32}
+        made: dict[Precision, Candidate | FailedNetwork] = {"fp32": fp32}
         if "fp16" in command.precision:
             made["fp16"] = make_fp16(fp32, sets, folder, thresholds)
         if "bf16" in command.precision:
@@ -200,7 +200,7 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
         DataError: The outputs of the data are not those of the checkpoint, or there are too few validation plants.
     """
     from training.bundling.candidates import picture_sets
-    from training.bundling.strangers import LEAST_NEGATIVES, unknown_files
+    from training.bundling.unknown_plants import LEAST_NEGATIVES, unknown_files
     from training.evaluation.pictures import PictureFiles
     from training.loading.negatives import list_negatives
     from training.network_input import require_side, stored_input_spec
@@ -251,7 +251,7 @@ def _seal(
     command: Export,
     checkpoint: "Checkpoint",
     sets: "PictureSets",
-    made: "dict[Precision, Candidate | LeftOut]",
+    made: "dict[Precision, Candidate | FailedNetwork]",
     *,
     fp32: "Candidate",
     folder: Path,
@@ -265,7 +265,7 @@ def _seal(
     from training.bundling.onnx_file import write_weights
 
     manifest = sets.validation.manifest
-    released = {precision: each for precision, each in made.items() if not isinstance(each, LeftOut)}
+    released = {precision: each for precision, each in made.items() if not isinstance(each, FailedNetwork)}
     parts: dict[str, FileName] = {GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE}
     if command.with_weights:
         parts[WEIGHTS_PART] = WEIGHTS_FILE

@@ -23,13 +23,13 @@ Count = Annotated[int, Meta(ge=1)]
 WholeNumber = Annotated[int, Meta(ge=0)]
 SMALLEST_PX: Final = 32
 LARGEST_PX: Final = 2048
-Pixels = Annotated[int, Meta(ge=SMALLEST_PX, le=LARGEST_PX)]
+SidePx = Annotated[int, Meta(ge=SMALLEST_PX, le=LARGEST_PX)]
 Order = Literal["shuffled", "blocks"]
 Sampling = Literal["every_picture", "square_root", "class_balanced"]
 Norms = Literal["auto", "leave", "frozen"]
 Target = Literal["output", "taxon"]
 Decay = Literal["cosine", "step", "none"]
-Precision = Literal["fp16", "bf16", "off"]
+AmpPrecision = Literal["fp16", "bf16", "off"]
 Compile = Literal["off", "default", "reduce-overhead"]
 
 NEGATIVES_SHARE: Final = 0.125
@@ -109,12 +109,12 @@ class ScheduleRecipe(Section, frozen=True, kw_only=True):
 class PictureRecipe(Section, frozen=True, kw_only=True):
     """Picture sizes."""
 
-    picture_px: Pixels = 380
+    picture_px: SidePx = 380
     """Side of the training pictures, px. With progressive that of the last step. The flag scales all steps, and
     serve_px."""
-    progressive: tuple[tuple[WholeNumber, Pixels], ...] = ()
+    progressive: tuple[tuple[WholeNumber, SidePx], ...] = ()
     """Progressive resizing, pairs (epoch, px): train at that size from that epoch on. The last one is picture_px."""
-    serve_px: Pixels = 380
+    serve_px: SidePx = 380
     """Side of the pictures in validation and in the service, px; scaled with picture_px unless it is a flag too."""
     crop_fraction: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.95
     """Side of the center crop in validation and in the service, as a share of the picture's short side."""
@@ -166,7 +166,7 @@ class HardwareRecipe(Section, frozen=True, kw_only=True):
 
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """Where to train; auto takes CUDA if there is a GPU."""
-    amp: Precision = "fp16"
+    amp: AmpPrecision = "fp16"
     """Mixed precision (torch.amp). fp16 scales the loss; it is for CUDA."""
     tf32: bool = True
     """Allow TF32 for single precision on CUDA; its mantissa has 10 bits instead of 23."""
@@ -208,7 +208,7 @@ class Recipe(Section, frozen=True, kw_only=True):
     run: RunRecipe = RunRecipe()
 
 
-def knobs_fixed_at_resume() -> list[tuple[str, str]]:
+def keys_fixed_at_resume() -> list[tuple[str, str]]:
     """Section and name of every setting that a resumed run must keep, in the order of the recipe."""
     return [
         (section.name, knob)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from models.bundle import BUNDLE_FILE, TAXA_FILE, file_sha256, load_bundle
-from models.bundle_record import Check, LeftOut, Metric, NetworkFile
+from models.bundle_record import Check, FailedNetwork, Metric, NetworkFile
 from models.calibration import (
     CALIBRATION_FILE,
     CALIBRATION_PART,
@@ -100,7 +100,7 @@ def test_each_precision_has_its_own_temperature(tmp_path, network_file):
 
 def test_figures_of_a_precision_that_was_left_out_are_kept(tmp_path, network_file):
     speed = Check("speed", value=1.1, limit=1.25, passed=False, num_pictures=40, at_least=True)
-    left_out = LeftOut((speed,), (Metric("top1_taxon", 0.7, "drawn", 10, (0.4, 0.9)),), note="Calibrated on ten.")
+    left_out = FailedNetwork((speed,), (Metric("top1_taxon", 0.7, "drawn", 10, (0.4, 0.9)),), note="Calibrated on ten.")
     bundle = seal_tiny(tmp_path / "tiny", network_file, record=bundle_record(left_out={"fp16": left_out}))
     assert load_bundle(bundle.folder).record.left_out == {"fp16": left_out}
     assert set(bundle.record.networks) == {"fp32"}

@@ -12,7 +12,7 @@ from models.bundle_record import (
     FORMAT_VERSION,
     NAMES_FORMAT_VERSION,
     NEWEST_FORMAT_VERSION,
-    LeftOut,
+    FailedNetwork,
     NetworkFile,
 )
 from models.calibration import CALIBRATION_FILE, Calibration, LogisticHead, write_calibration
@@ -58,7 +58,7 @@ def test_only_a_bundle_that_names_bf16_has_format_3_which_older_readers_refuse(t
     assert (both.record.format_version, both.warnings) == (BF16_FORMAT_VERSION, ())
     assert both.network_path("bf16") == both.network_path("fp32")
     assert (both.network("bf16").temperature, both.network("fp32").temperature) == (0.8, 0.9)
-    failed = bundle_record(left_out={"bf16": LeftOut(single.checks)})
+    failed = bundle_record(left_out={"bf16": FailedNetwork(single.checks)})
     assert seal_tiny(tmp_path / "failed", network_file, record=failed).record.format_version == BF16_FORMAT_VERSION
     assert seal_tiny(tmp_path / "single", network_file).record.format_version == FORMAT_VERSION
 

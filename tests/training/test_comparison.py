@@ -14,7 +14,7 @@ from tests.training.color_bundles import good_weights, prepare_flowers, seal_col
 from tests.training.small import write_data
 from training.comparison import (
     MOST_LOSS,
-    STRANGER,
+    UNKNOWN_TAXON,
     Answers,
     AnswerShares,
     PairedShare,
@@ -158,7 +158,7 @@ def test_species_that_neither_knows_is_a_stranger_and_a_genus_is_not(tmp_path):
     pictures = [(f"{key}.jpg".replace(":", "-"), key, "test") for key in keys]
     manifest = Manifest(write_data(tmp_path / "data", tmp_path, pictures, taxonomy))
     _, ids = frozen_set(manifest, "test", *[taxonomy_of(names[0])] * 2)
-    assert sorted(ids) == [STRANGER, names[0].taxon_id]
+    assert sorted(ids) == [UNKNOWN_TAXON, names[0].taxon_id]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from models.bundle_record import (
     Architecture,
     BundleRecord,
     DataSource,
-    LeftOut,
+    FailedNetwork,
     NetworkFile,
     Precision,
 )
@@ -81,7 +81,7 @@ def _logits(session: NetworkSession, pixels_BCHW: Pixels) -> Floats:
 
 
 def describe(
-    checkpoint: Checkpoint, sets: PictureSets, made: Mapping[Precision, Candidate | LeftOut], note: str
+    checkpoint: Checkpoint, sets: PictureSets, made: Mapping[Precision, Candidate | FailedNetwork], note: str
 ) -> BundleRecord:
     """Builds the record of a bundle without name, version and parts; `seal_bundle` adds the hashes.
 
@@ -113,7 +113,7 @@ def describe(
             for precision, each in made.items()
             if isinstance(each, Candidate)
         },
-        left_out={precision: each for precision, each in made.items() if isinstance(each, LeftOut)},
+        left_out={precision: each for precision, each in made.items() if isinstance(each, FailedNetwork)},
         metrics=fp32.metrics,
         recipe=recipe,
         trained_on=checkpoint.trained_on,

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from models.answer import AnswerModel
-from models.bundle_record import Check, LeftOut, MeasuredCoverage, Metric
+from models.bundle_record import Check, FailedNetwork, MeasuredCoverage, Metric
 from models.errors import BundleError
 from models.metrics import Whole
 from models.preprocess import InputSpec
@@ -22,9 +22,9 @@ from models.ranking import Rank, output_probabilities
 from training.bundling.onnx_file import write_fp16, write_fp32, write_rounded
 from training.bundling.place import LEAST_RECORDS, PlaceData, fit_prior, placed_rows, ratios, records_of
 from training.bundling.rejection import MOST_PLANTS
-from training.bundling.strangers import Strangers, UnknownFiles, stranger_metrics
 from training.bundling.tables import Fitted, LabeledOutputs, TableData, fit_tables
 from training.bundling.thresholds import fit_temperature
+from training.bundling.unknown_plants import UnknownFiles, UnknownPlants, unknown_metrics
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.engine.checkpoint import Checkpoint
@@ -134,11 +134,11 @@ class Candidate(msgspec.Struct, frozen=True):
     checks: tuple[Check, ...] = ()
     note: str = ""
 
-    def checked(self, *checks: Check) -> "Candidate | LeftOut":
+    def checked(self, *checks: Check) -> "Candidate | FailedNetwork":
         """Returns it with its checks; only its figures if it failed one."""
         if all(check.passed for check in checks):
             return replace(self, checks=checks)
-        return LeftOut(checks, self.metrics, self.note)
+        return FailedNetwork(checks, self.metrics, self.note)
 
     def predictions_on(self, pictures: Pictures) -> Predictions:
         """Returns the calibrated predictions for a set of pictures."""
@@ -166,7 +166,7 @@ def make_fp32(checkpoint: Checkpoint, sets: PictureSets, folder: Path, threshold
 
 def make_fp16(
     fp32: Candidate, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]
-) -> Candidate | LeftOut:
+) -> Candidate | FailedNetwork:
     """Makes the network for GPUs; see `make_fp32`.
 
     Its temperature and figures come from a network that computes on a CPU what a GPU computes: see `write_rounded`.
@@ -181,7 +181,7 @@ def make_fp16(
     outputs += [network.outputs_of_files(files)[0] for files in further if files is not None]
     overflow = overflow_check(outputs)
     if not overflow.passed:  # neither metrics nor tables can be computed from NaN
-        return LeftOut((overflow,), note=_FP16_NOTE)
+        return FailedNetwork((overflow,), note=_FP16_NOTE)
     made = _compared(evaluate_network(network, sets, thresholds), fp32, sets, _FP16_NOTE)
     half, single = ((each.predictions, each.predictions_on(sets.validation)) for each in (made, fp32))
     return replace(made, path=path).checked(overflow, agreement_check(half, single))
@@ -189,7 +189,7 @@ def make_fp16(
 
 def make_bf16(
     fp32: Candidate, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]
-) -> Candidate | LeftOut:
+) -> Candidate | FailedNetwork:
     """Calibrates and measures the fp32 file as OpenVINO computes it in bfloat16; see `make_fp32`.
 
     The validation split decides whether it is released, so that the test split only reports.
@@ -221,19 +221,19 @@ def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapp
     """
     held_out, test, taxonomy = sets.temperature, sets.test, sets.test.manifest.taxonomy
     temperature = fit_temperature(network.outputs(held_out).logits, held_out.labels, taxonomy, held_out.plants)
-    strangers = None
+    unknown_plants = None
     if sets.unknown is not None:
         outputs, readable = network.outputs_of_files(sets.unknown.files)
-        strangers = Strangers(outputs, sets.unknown.names.subset(readable), sets.unknown.files.name)
-    fitted = fit_tables(_table_data(network, sets, strangers), temperature, thresholds)
+        unknown_plants = UnknownPlants(outputs, sets.unknown.names.subset(readable), sets.unknown.files.name)
+    fitted = fit_tables(_table_data(network, sets, unknown_plants), temperature, thresholds)
     outputs, model = network.outputs(test), fitted.model
     predictions = test.predictions(outputs, model)
     measured = split_metrics(predictions)
     metrics = [metric(name, getattr(measured, name), test.name, len(test)) for name in SplitMetrics.__struct_fields__]
     metrics += fitted.metrics
     metrics += _place_metrics(outputs, predictions, test, model)
-    if strangers is not None:
-        metrics += stranger_metrics(strangers.choose(strangers.names.judges_M), predictions, model)
+    if unknown_plants is not None:
+        metrics += unknown_metrics(unknown_plants.choose(unknown_plants.names.judges_M), predictions, model)
     coverages = []
     for each in coverage_figures(outputs.logits, predictions.taxon_labels_N, model):
         of_pictures = each.kind == "marginal"
@@ -267,7 +267,7 @@ def _place_metrics(outputs: Outputs, found: Predictions, test: Pictures, model: 
     return metrics
 
 
-def _table_data(network: CachedNetwork, sets: PictureSets, strangers: Strangers | None = None) -> TableData:
+def _table_data(network: CachedNetwork, sets: PictureSets, unknown_plants: UnknownPlants | None = None) -> TableData:
     """Runs the network on what the tables are fitted on; of each calibration plant one picture is used."""
     held_out, taxonomy, files = sets.temperature, sets.temperature.manifest.taxonomy, sets.negatives
     outputs, chosen = network.outputs(held_out), one_picture_each(held_out.plants)
@@ -281,7 +281,7 @@ def _table_data(network: CachedNetwork, sets: PictureSets, strangers: Strangers 
         plants = replace(sets.validation, rows=sets.validation.rows[one_picture_each(sets.validation.plants)])
         plants = plants.sample(MOST_PLANTS)
         validation = LabeledOutputs(network.outputs(plants), plants.labels)
-    elif files is not None or strangers is not None:
+    elif files is not None or unknown_plants is not None:
         validation = calibration
     records, _ = records_of(sets.features.manifest, sets.features.rows)
     place = None
@@ -301,7 +301,7 @@ def _table_data(network: CachedNetwork, sets: PictureSets, strangers: Strangers 
         proves=not sets.other_data and held_out is not sets.validation,
         negatives_data="" if files is None else files.name,
         place=place,
-        strangers=None if strangers is None else strangers.choose(~strangers.names.judges_M),
+        unknown_plants=None if unknown_plants is None else unknown_plants.choose(~unknown_plants.names.judges_M),
     )
 
 

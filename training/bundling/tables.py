@@ -28,8 +28,8 @@ from training.bundling.rejection import (
     fit_features,
     fit_head,
 )
-from training.bundling.strangers import Strangers, drawn_among
 from training.bundling.thresholds import FittedThresholds, fit_thresholds
+from training.bundling.unknown_plants import UnknownPlants, drawn_among
 from training.evaluation.predictions import ComputedRows, Outputs, Predictions, Rows, score_pictures
 from training.evaluation.split_metrics import auroc, metric
 
@@ -69,7 +69,7 @@ class TableData(msgspec.Struct, frozen=True):
     """What the pictures without a plant are, in words."""
     place: PlaceData | None = None
     """None if too few training pictures have a place."""
-    strangers: Strangers | None = None
+    unknown_plants: UnknownPlants | None = None
     """Plants that the bundle does not know and that do not judge it; None if none were given."""
 
 
@@ -115,7 +115,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     plants: the thresholds on those that both cutoffs keep, since no other plant is named, and on as many strangers as
     make every fourth plant one. `fixed` has thresholds that are not fitted.
     """
-    taxonomy, strangers = data.taxonomy, data.strangers
+    taxonomy, unknown_plants = data.taxonomy, data.unknown_plants
     trained_N = taxonomy.taxon_of_output[data.training_labels]
     tables = Calibration(features=fit_features(data.training_features, trained_N, taxonomy.genera))
     model = AnswerModel(taxonomy, temperature, calibration=tables)
@@ -127,16 +127,16 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         head = fit_head(validation.inputs, things.inputs, data.negative_groups)
         tables = replace(tables, plant_head=head.head)
     others: Predictions | None
-    if validation is not None and strangers is not None:
-        tables, others, judged_M = _fit_known_head(tables, model, strangers, validation)
+    if validation is not None and unknown_plants is not None:
+        tables, others, judged_M = _fit_known_head(tables, model, unknown_plants, validation)
     else:
         tables, others, judged_M = _fit_familiarity(tables, model, data.calibration, known, np.unique(trained_N))
     plants = known.scores(tables)
     cutoffs = Cutoffs(0.0 if head is None else head.cutoff, familiar_cutoff(_familiarity(plants), judged_M))
     kept_N = _kept(plants, cutoffs)
     named = plants.subset(kept_N)
-    if strangers is not None and others is not None:
-        drawn_M = drawn_among(strangers.names, len(kept_N))
+    if unknown_plants is not None and others is not None:
+        drawn_M = drawn_among(unknown_plants.names, len(kept_N))
         named = Predictions.join((named, others.subset(drawn_M & _kept(others, cutoffs))))
     mistaken_T = np.zeros(len(taxonomy.taxa), dtype=bool)
     if validation is not None and "species" not in fixed:
@@ -160,7 +160,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         look_alikes=look_alikes(plants, taxonomy),
         mistaken=_mistaken(thresholds, mistaken_T, taxonomy),
     )
-    metrics = [] if strangers is not None else _left_out_metrics(data.data, plants, others, model)
+    metrics = [] if unknown_plants is not None else _left_out_metrics(data.data, plants, others, model)
     if head is not None and things is not None:
         metrics += _negatives_metrics(data.negatives_data, head, things.scores(tables), model)
     return Fitted(model, thresholds, tuple(metrics), place_top1)
@@ -183,17 +183,17 @@ def _kept(found: Predictions, cutoffs: Cutoffs) -> Flags:
 
 
 def _fit_known_head(
-    tables: Calibration, model: AnswerModel, strangers: Strangers, validation: _Seen
+    tables: Calibration, model: AnswerModel, unknown_plants: UnknownPlants, validation: _Seen
 ) -> tuple[Calibration, Predictions, Floats]:
     """Fits familiarity on validation plants and strangers of unknown genera.
 
     Returns the tables with it, the strangers, and the familiarity of those that set the cutoff. All of unknown genera
     are judged by heads that were fitted without their source.
     """
-    found = strangers.predictions(model)
-    seen = _Seen(found, HeadInputs.of(strangers.outputs, found))
-    far_M = ~strangers.names.near_M
-    far = strangers.names.subset(far_M)
+    found = unknown_plants.predictions(model)
+    seen = _Seen(found, HeadInputs.of(unknown_plants.outputs, found))
+    far_M = ~unknown_plants.names.near_M
+    far = unknown_plants.names.subset(far_M)
     fitted = fit_head(validation.inputs, seen.inputs.subset(far_M), far.folds(), far.source_M)
     tables = replace(tables, known_head=fitted.head)
     others = seen.scores(tables)
@@ -256,7 +256,7 @@ def _fitted_on(data: TableData) -> FittedOn:
         num_plants=len(data.calibration.outputs.logits),
         num_pictures=data.num_pictures,
         num_negatives=0 if data.negatives is None else len(data.negatives.logits),
-        num_strangers=0 if data.strangers is None else len(data.strangers.outputs.logits),
+        num_strangers=0 if data.unknown_plants is None else len(data.unknown_plants.outputs.logits),
     )
 
 

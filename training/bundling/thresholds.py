@@ -22,7 +22,7 @@ from models.arrays import Flags
 from models.metrics import Whole, negative_log_likelihood
 from models.ranking import RANKS, Floats, Promise, Promises, Rank, Thresholds, output_probabilities
 from models.taxonomy import Taxonomy
-from training.evaluation.predictions import Plants, RankScores, Rows, chunks, named, picture_weights
+from training.evaluation.predictions import Plants, RankScores, Rows, chunks, named, weights_by_plant
 
 LOWEST_TEMPERATURE: Final = 0.05
 HIGHEST_TEMPERATURE: Final = 20.0
@@ -92,7 +92,7 @@ def fit_temperature(logits: Rows, labels: Whole, taxonomy: Taxonomy, plants: Pla
     service, and every plant weighs the same, however many pictures of it there are.
     """
     chosen = plants_drawn(plants, MOST_PICTURES)
-    logits, taxa, weights = logits[chosen], taxonomy.taxon_of_output[labels[chosen]], picture_weights(plants)[chosen]
+    logits, taxa, weights = logits[chosen], taxonomy.taxon_of_output[labels[chosen]], weights_by_plant(plants)[chosen]
 
     def loss(log_temperature: float) -> float:
         return negative_log_likelihood(right_probabilities(logits, taxa, taxonomy, math.exp(log_temperature)), weights)

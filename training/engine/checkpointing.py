@@ -14,7 +14,7 @@ from training.engine.step import Engine, fast_forward, load_optimizer
 from training.loading.negatives import Negatives
 from training.machine import current_commit
 from training.network_input import input_spec, stored_input_spec, with_input
-from training.recipe import Recipe, check_stored_recipe, knobs_fixed_at_resume, recipe_to_store
+from training.recipe import Recipe, check_stored_recipe, keys_fixed_at_resume, recipe_to_store
 from training.toml_file import section_to_plain
 
 EVERY_S: Final = 600.0
@@ -160,7 +160,7 @@ def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
     """Raises unless the next step sees the pictures of an uninterrupted run."""
     then = section_to_plain(check_stored_recipe(checkpoint.recipe, origin="checkpoint"))
     now = section_to_plain(recipe)
-    changes = [(knob, now[part][knob], then[part][knob]) for part, knob in knobs_fixed_at_resume()]
+    changes = [(knob, now[part][knob], then[part][knob]) for part, knob in keys_fixed_at_resume()]
     input_then, input_now = stored_input_spec(checkpoint.recipe, origin="checkpoint"), input_spec(recipe)
     changes += [(name, getattr(input_now, name), getattr(input_then, name)) for name in ("mean", "std")]
     for knob, new, old in changes:

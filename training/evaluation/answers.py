@@ -46,7 +46,7 @@ class CoverageFigures(msgspec.Struct, frozen=True):
     mean_size: float
 
 
-class StrangerFigures(msgspec.Struct, frozen=True):
+class RejectionFigures(msgspec.Struct, frozen=True):
     """What becomes of pictures that shall not be named as a species: other things, or plants that are not known."""
 
     score: str
@@ -88,9 +88,9 @@ def coverage_figures(logits: Rows, labels_N: Whole, model: AnswerModel) -> list[
     ]
 
 
-def stranger_figures(
+def rejection_figures(
     score: Literal["plant score", "familiarity"], known: Predictions, strangers: Predictions, model: AnswerModel
-) -> StrangerFigures:
+) -> RejectionFigures:
     """Measures how well strangers are told from known plants, by a score if the bundle has it."""
     name = str(score)
     decisions = decide(strangers, model)
@@ -100,7 +100,7 @@ def stranger_figures(
         known_N, strangers_N = known.plant_N, strangers.plant_N
     if known_N is None or strangers_N is None:
         name, known_N, strangers_N = "largest softmax", known.confidence_N, strangers.confidence_N
-    return StrangerFigures(
+    return RejectionFigures(
         score=name,
         auroc=auroc(known_N, strangers_N),
         fpr95=share(int((strangers_N >= cutoff(known_N)).sum()), num_strangers),
@@ -158,9 +158,9 @@ class ServedAnswers(msgspec.Struct, frozen=True):
     """Empty for a bundle without a table for candidate sets."""
     several_pictures: list[SeveralPictures]
     """Empty if no taxon has five pictures."""
-    things: StrangerFigures | None
+    things: RejectionFigures | None
     """Pictures without a plant; None if none were given."""
-    unknown: StrangerFigures | None
+    unknown: RejectionFigures | None
     """Plants of species that the bundle does not know; None if none were given."""
 
 
@@ -179,8 +179,8 @@ def judge_answers(
         verdicts=verdict_figures(decisions, scores.right_names(decisions)),
         candidates=coverage_figures(known.logits, scores.taxon_labels_N, model),
         several_pictures=several_pictures(known, scores.taxon_labels_N, model),
-        things=stranger_figures("plant score", scores, things.score(model), model) if things else None,
-        unknown=stranger_figures("familiarity", scores, unknown.score(model), model) if unknown else None,
+        things=rejection_figures("plant score", scores, things.score(model), model) if things else None,
+        unknown=rejection_figures("familiarity", scores, unknown.score(model), model) if unknown else None,
     )
 
 

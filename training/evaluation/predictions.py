@@ -142,7 +142,7 @@ def plants_of(manifest: Manifest, rows: Whole) -> Plants:
     return np.asarray(codes.indices.to_numpy(), dtype=np.int64)
 
 
-def picture_weights(plants_N: Plants) -> npt.NDArray[np.float64]:
+def weights_by_plant(plants_N: Plants) -> npt.NDArray[np.float64]:
     """Returns the weight of each picture: the pictures of a plant share a weight of 1."""
     return np.asarray(1.0 / np.bincount(plants_N)[plants_N])
 

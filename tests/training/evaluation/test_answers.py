@@ -10,8 +10,8 @@ from training.evaluation.answers import (
     _questions,
     coverage_figures,
     judge_answers,
+    rejection_figures,
     several_pictures,
-    stranger_figures,
     verdict_figures,
 )
 from training.evaluation.predictions import Outputs, store_outputs
@@ -64,7 +64,7 @@ def test_candidate_sets_cover_what_was_asked_and_nest(model, plants):
 
 def test_other_things_and_unknown_plants_are_told_by_their_scores(model, plants):
     known, strange = (outputs.score(model) for outputs in (plants.outputs, draw_things(200, seed=22)))
-    things, unknown = (stranger_figures(score, known, strange, model) for score in SCORES)
+    things, unknown = (rejection_figures(score, known, strange, model) for score in SCORES)
     assert (things.score, unknown.score) == SCORES
     for found in (things, unknown):
         assert found.auroc > 0.75
@@ -77,7 +77,7 @@ def test_a_bundle_without_tables_is_measured_by_its_largest_softmax(plants):
     bare = AnswerModel(TAXONOMY, 1.0, Thresholds())
     known, strange = (outputs.score(bare) for outputs in (plants.outputs, draw_things(50, seed=23)))
     for score in SCORES:
-        assert stranger_figures(score, known, strange, bare).score == "largest softmax"
+        assert rejection_figures(score, known, strange, bare).score == "largest softmax"
     assert coverage_figures(plants.outputs.logits, plants.labels, bare) == []
 
 

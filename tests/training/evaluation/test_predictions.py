@@ -21,10 +21,10 @@ from training.evaluation.predictions import (
     chosen_rows,
     chunks,
     one_picture_each,
-    picture_weights,
     plants_of,
     score_pictures,
     store_outputs,
+    weights_by_plant,
 )
 
 
@@ -92,7 +92,7 @@ def test_pictures_of_one_group_show_one_plant(tmp_path):
 
 @given(MANY_PLANTS)
 def test_every_plant_weighs_1(plants):
-    weights = picture_weights(plants)
+    weights = weights_by_plant(plants)
     for plant in np.unique(plants):
         assert np.isclose(weights[plants == plant].sum(), 1.0)
 

@@ -28,7 +28,7 @@ from models.metrics import Whole, share
 from models.preprocess import InputSpec
 from models.taxonomy import Taxonomy, taxon_id_from_name
 from training.dataset.names import genus_families, parse_name
-from training.evaluation.answers import stranger_figures
+from training.evaluation.answers import rejection_figures
 from training.evaluation.pictures import PictureFiles
 from training.evaluation.predictions import Outputs, Predictions
 from training.evaluation.split_metrics import metric
@@ -36,7 +36,7 @@ from training.loading.negatives import UNKNOWN_PLANT, list_negatives
 
 JUDGING: Final = 0.25
 """Share of the genera whose photographs judge the bundle."""
-STRANGERS: Final = 0.25
+UNKNOWN_SHARE: Final = 0.25
 """Share of strangers among the plants that the promise of a name holds for: one plant in four."""
 NEAR: Final = 0.125
 """Share of those strangers that are another species of a known genus: one in eight, if there are others."""
@@ -47,7 +47,7 @@ _LEAST_GENERA: Final = 5  # one for each fold of the fit
 _GROUPS: Final = ("genus", "family")
 
 
-class StrangerNames(Columns, frozen=True):
+class UnknownNames(Columns, frozen=True):
     """What is known about the plants of some photographs, each an array over them."""
 
     source_M: Whole
@@ -68,7 +68,7 @@ class StrangerNames(Columns, frozen=True):
         return self.source_M if len(np.unique(self.source_M)) > 1 else self.group_M
 
 
-class Stranger(NamedTuple):
+class UnknownPlant(NamedTuple):
     """A photograph of a plant that a bundle may not know."""
 
     path: Path
@@ -78,7 +78,7 @@ class Stranger(NamedTuple):
     """Number of the folder or list that it comes from."""
 
 
-def without_doubtful(pictures: Iterable[Stranger], taxonomy: Taxonomy) -> list[Stranger]:
+def without_doubtful(pictures: Iterable[UnknownPlant], taxonomy: Taxonomy) -> list[UnknownPlant]:
     """Leaves out pictures named by a known genus alone: such a plant may be a taxon that the bundle knows."""
     return [each for each in pictures if not _is_doubtful(each.name, taxonomy)]
 
@@ -88,7 +88,7 @@ def _is_doubtful(name: str, taxonomy: Taxonomy) -> bool:
     return plant is not None and not plant.epithet and plant.genus in taxonomy.genera.names
 
 
-def names_of(pictures: Sequence[Stranger], taxonomy: Taxonomy) -> StrangerNames:
+def names_of(pictures: Sequence[UnknownPlant], taxonomy: Taxonomy) -> UnknownNames:
     """Looks up genus and family of each photograph.
 
     Raises:
@@ -113,14 +113,14 @@ def names_of(pictures: Sequence[Stranger], taxonomy: Taxonomy) -> StrangerNames:
         number = groups.setdefault(group, len(groups))
         rows.append((source, number, judges, label or 0, near is not None, label is not None))
     source_M, group_M, judges_M, label_M, near_M, kin_M = np.array(rows, dtype=np.intp).reshape(-1, 6).T
-    return StrangerNames(source_M, group_M, judges_M > 0, label_M, near_M > 0, kin_M > 0)
+    return UnknownNames(source_M, group_M, judges_M > 0, label_M, near_M > 0, kin_M > 0)
 
 
 class UnknownFiles(msgspec.Struct, frozen=True):
     """Photographs of plants that the bundle does not know."""
 
     files: PictureFiles
-    names: StrangerNames
+    names: UnknownNames
     num_doubtful: int
     """Number of further photographs that are named by a known genus alone, and left out."""
 
@@ -133,7 +133,7 @@ def unknown_files(folders: tuple[Path, ...], spec: InputSpec, taxonomy: Taxonomy
             network knows one of them.
     """
     found = list_negatives(folders, label=UNKNOWN_PLANT)
-    listed = list(map(Stranger, found.paths, found.scientific_names, found.sources))
+    listed = list(map(UnknownPlant, found.paths, found.scientific_names, found.sources))
     pictures = without_doubtful(listed, taxonomy)
     names = names_of(pictures, taxonomy)
     fitted, judging = (
@@ -152,15 +152,15 @@ def unknown_files(folders: tuple[Path, ...], spec: InputSpec, taxonomy: Taxonomy
     return UnknownFiles(files, names, len(listed) - len(pictures))
 
 
-class Strangers(msgspec.Struct, frozen=True):
+class UnknownPlants(msgspec.Struct, frozen=True):
     """What a network file says of strangers, and what they are."""
 
     outputs: Outputs
-    names: StrangerNames
+    names: UnknownNames
     data: str
     """What they are, in words."""
 
-    def choose(self, chosen: Flags) -> "Strangers":
+    def choose(self, chosen: Flags) -> "UnknownPlants":
         """Returns some of them, without reading them."""
         return replace(self, outputs=self.outputs.choose(np.flatnonzero(chosen)), names=self.names.subset(chosen))
 
@@ -171,14 +171,14 @@ class Strangers(msgspec.Struct, frozen=True):
         return replace(found, rank_right_NR=found.rank_right_NR & known_MR)
 
 
-def drawn_among(names: StrangerNames, num_plants: int) -> Flags:
+def drawn_among(names: UnknownNames, num_plants: int) -> Flags:
     """Draws so many strangers that one in four plants is one, and one in eight of these is of a known genus."""
-    number = round(num_plants * STRANGERS / (1 - STRANGERS))
+    number = round(num_plants * UNKNOWN_SHARE / (1 - UNKNOWN_SHARE))
     number_near = number if names.near_M.all() else min(round(number * NEAR), int(names.near_M.sum()))
     return _drawn(names, names.near_M, number_near) | _drawn(names, ~names.near_M, number - number_near)
 
 
-def _drawn(names: StrangerNames, among_M: Flags, number: int) -> Flags:
+def _drawn(names: UnknownNames, among_M: Flags, number: int) -> Flags:
     """Draws some, as evenly by source as can be, with a fixed seed."""
     random_M = np.random.default_rng(0).permutation(np.flatnonzero(among_M))
     turn_M = np.empty(len(among_M), dtype=np.intp)
@@ -190,21 +190,21 @@ def _drawn(names: StrangerNames, among_M: Flags, number: int) -> Flags:
     return chosen_M
 
 
-def stranger_metrics(strangers: Strangers, known: Predictions, model: AnswerModel) -> list[Metric]:
+def unknown_metrics(unknown_plants: UnknownPlants, known: Predictions, model: AnswerModel) -> list[Metric]:
     """Follows strangers whose genera no fit has seen to their verdicts; `known` are the scores of test plants.
 
     Plants of unknown genera are told from these by familiarity, and the name of a species is always wrong. Other
     species of known genera have a figure of their own, if there are any: how many get a wrong name, at any rank.
     """
-    scores = strangers.predictions(model)
-    figures = stranger_figures("familiarity", known, scores.subset(~strangers.names.near_M), model)
-    data = f"{strangers.data}, of genera that no fit has seen"
+    scores = unknown_plants.predictions(model)
+    figures = rejection_figures("familiarity", known, scores.subset(~unknown_plants.names.near_M), model)
+    data = f"{unknown_plants.data}, of genera that no fit has seen"
     metrics = [
         metric("strangers_auroc", figures.auroc, data, figures.named.num_pictures),
         metric("strangers_named_species", figures.named_species, data),
         metric("strangers_named", figures.named, data),
     ]
-    near = scores.subset(strangers.names.near_M)
+    near = scores.subset(unknown_plants.names.near_M)
     if len(near.rows):
         decisions = decide(near, model)
         wrong = share(int((decisions.named_N & ~near.right_names(decisions)).sum()), len(near.rows))

@@ -12,9 +12,16 @@ from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.bundling.drawn_outputs import NOISE, NUM_FEATURES, draw_outputs, table_data
 from tests.training.small import make_taxonomy
 from training.bundling.mistakes import mistaken_taxa
-from training.bundling.strangers import Stranger, StrangerNames, Strangers, drawn_among, names_of, without_doubtful
 from training.bundling.tables import fit_tables
 from training.bundling.thresholds import MIN_NAMED, FittedThreshold, fit_thresholds
+from training.bundling.unknown_plants import (
+    UnknownNames,
+    UnknownPlant,
+    UnknownPlants,
+    drawn_among,
+    names_of,
+    without_doubtful,
+)
 from training.evaluation.predictions import RankScores, score_pictures
 
 TAXA = (
@@ -29,7 +36,7 @@ KNOWN = Taxonomy(
 
 
 def looked_up(*names):
-    return names_of([Stranger(Path(f"folder {at}/a.jpg"), name, 0) for at, name in enumerate(names)], KNOWN)
+    return names_of([UnknownPlant(Path(f"folder {at}/a.jpg"), name, 0) for at, name in enumerate(names)], KNOWN)
 
 
 def test_genus_and_family_of_a_stranger_are_known_or_not():
@@ -53,13 +60,13 @@ def test_a_stranger_that_the_bundle_knows_is_refused():
 
 def some_names(source_M, near):
     flags, numbers = np.zeros(len(source_M), dtype=bool), np.zeros(len(source_M), dtype=np.intp)
-    return StrangerNames(source_M, numbers, flags, numbers, flags | near, flags | near)
+    return UnknownNames(source_M, numbers, flags, numbers, flags | near, flags | near)
 
 
 @pytest.mark.parametrize(("sources", "folds"), [([0, 0, 1], [0, 0, 1]), ([0, 0, 0], [4, 4, 5])])
 def test_a_source_is_left_out_as_a_whole_or_a_genus_if_there_is_one_source(sources, folds):
     flags = np.zeros(3, dtype=bool)
-    names = StrangerNames(np.array(sources), np.array([4, 4, 5]), flags, np.zeros(3, np.intp), flags, flags)
+    names = UnknownNames(np.array(sources), np.array([4, 4, 5]), flags, np.zeros(3, np.intp), flags, flags)
     assert names.folds().tolist() == folds
 
 
@@ -77,7 +84,7 @@ def test_one_stranger_in_eight_is_of_a_known_genus_unless_all_are(near, num_near
 
 
 def test_a_photograph_named_by_a_known_genus_alone_is_left_out():
-    pictures = [Stranger(Path("a.jpg"), name, 0) for name in ("Rosa", "Rosa sp.", "Rosa gallica", "Musa", "")]
+    pictures = [UnknownPlant(Path("a.jpg"), name, 0) for name in ("Rosa", "Rosa sp.", "Rosa gallica", "Musa", "")]
     assert [each.name for each in without_doubtful(pictures, KNOWN)] == ["Rosa gallica", "Musa", ""]
 
 
@@ -87,8 +94,8 @@ def drawn_strangers(seed, num_genera=60, each=10, near=False):
     directions = random.normal(size=(num_genera, NUM_FEATURES)).repeat(each, axis=0)
     noise = random.normal(0, NOISE, directions.shape)
     flags, number = np.zeros(len(directions), dtype=bool), np.arange(num_genera).repeat(each)
-    names = StrangerNames(number % 3, number, flags, np.zeros(len(number), np.intp), flags | near, flags | near)
-    return Strangers(draw_outputs(directions + noise), names, "drawn strangers")
+    names = UnknownNames(number % 3, number, flags, np.zeros(len(number), np.intp), flags | near, flags | near)
+    return UnknownPlants(draw_outputs(directions + noise), names, "drawn strangers")
 
 
 def share_named(fitted, outputs):
@@ -98,7 +105,7 @@ def share_named(fitted, outputs):
 
 
 def test_with_strangers_familiarity_is_a_head_that_names_fewer_new_strangers():
-    with_some, without = (fit_tables(table_data(strangers=each), 1.0, {}) for each in (drawn_strangers(1), None))
+    with_some, without = (fit_tables(table_data(unknown_plants=each), 1.0, {}) for each in (drawn_strangers(1), None))
     assert with_some.model.calibration.familiarity is None
     assert without.model.calibration.known_head is None
     assert "left_out_auroc" not in {each.name for each in with_some.metrics}
@@ -110,10 +117,10 @@ def test_with_strangers_familiarity_is_a_head_that_names_fewer_new_strangers():
 
 def test_the_promise_counts_strangers_among_the_names():
     """Of a head that cannot tell them, all strangers that score high get wrong names, and the threshold rises."""
-    strangers = drawn_strangers(1)
+    unknown_plants = drawn_strangers(1)
     calibration = table_data().calibration.outputs
-    alike = replace(strangers, outputs=calibration.choose(np.arange(len(strangers.names.source_M)) % 800))
-    one, other = (fit_tables(table_data(strangers=each), 1.0, {}).thresholds for each in (strangers, alike))
+    alike = replace(unknown_plants, outputs=calibration.choose(np.arange(len(unknown_plants.names.source_M)) % 800))
+    one, other = (fit_tables(table_data(unknown_plants=each), 1.0, {}).thresholds for each in (unknown_plants, alike))
     assert one.promises.species is not None
     assert other.promises.species is None or other.species.threshold > one.species.threshold
 
