@@ -16,7 +16,7 @@ from models.calibration import Calibration
 from models.metrics import NUM_BINS, ReliabilityBin
 from models.ranking import RANKS, Promise, Rank
 from models.taxonomy import Taxonomy
-from training.bundling.place import FittedPlace
+from training.bundling.place import LEAST_PLANTS, LEAST_RECORDS, MOST_LOST, FittedPlace
 from training.bundling.tables import FittedTables
 from training.bundling.temperature import MOST_PICTURES
 from training.bundling.thresholds import MIN_NAMED, FittedThreshold, FittedThresholds
@@ -145,26 +145,29 @@ def calibration_section(
         f"Area under the risk-coverage curve of the test pictures (0 is best): {figures}.",
         _rejection(fitted),
         _candidates(fitted.calibration, taxonomy),
-        *_place(fitted.place, taxonomy),
+        _place(fitted.place, taxonomy),
     ]
     return "\n\n".join([*parts, *tables])
 
 
-def _place(place: FittedPlace | None, taxonomy: Taxonomy) -> list[str]:
-    """Says what answers with a place rest on; nothing if the bundle has no prior."""
+def _place(place: FittedPlace | None, taxonomy: Taxonomy) -> str:
+    """Says what answers with a place rest on, or why none do."""
     if place is None:
-        return []
+        return (
+            f"Place and season are not used. They would be if {LEAST_RECORDS:,} training pictures and {LEAST_PLANTS:,} "
+            "calibration plants had a place, and if place made the right plant likelier."
+        )
     counts, rule = place.prior.counts, place.rule
     flat = int((counts == 0).sum())
     before, after = place.top1
-    return [
+    return (
         f"Place and season: learned from {counts.sum():,} training pictures with a place. {flat:,} of "
         f"{len(taxonomy.taxa):,} taxa have none, so that place neither raises nor lowers them. A taxon is lowered to "
         f"no less than {rule.floor**rule.weight:.2g} of its score against one that is as frequent at the place as in "
         f"the world. Top-1 on the {place.num_plants:,} calibration plants with a place: {before:.1%} without it, "
-        f"{after:.1%} with it; other plants chose the rule. If all places are exchanged, it costs these others a point "
-        "at most. Those places are not out of range: a plant that is out of its range may lose more."
-    ]
+        f"{after:.1%} with it; other plants chose the rule. If each of these stood at the place of one far away, "
+        f"it would cost them {100 * MOST_LOST:.0f} points at most."
+    )
 
 
 def describe_fit(calibration: Calibration) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from models.answer import AnswerModel, add_place
@@ -21,9 +22,9 @@ from models.place import SIDES_KM, CellCounts, PlacePrior, PlaceRule, Where, ban
 from models.ranking import Floats, Rank, Thresholds
 from models.taxonomy import Taxonomy
 from training.bundling.temperature import fit_temperature
-from training.bundling.thresholds import fit_thresholds
+from training.bundling.thresholds import FittedThresholds, fit_thresholds
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import ComputedRows, Rows, chosen_rows, score_pictures
+from training.evaluation.predictions import ComputedRows, Predictions, Rows, chosen_rows, score_pictures
 
 LEAST_RECORDS: Final = 1_000
 """Training pictures with a place that a prior needs."""
@@ -31,11 +32,12 @@ LEAST_PLANTS: Final = 1_000
 """Calibration plants with a place that a rule needs, in both halves."""
 WEIGHTS: Final = (0.5, 1.0)
 FLOORS: Final = (0.7, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
-MOST_LOST: Final = 0.01
-"""Largest fall of top-1 if every plant stood at the place of another. Plants are recorded there, and for many it is in
-their range: plants out of their range lose more, which no calibration plant can tell."""
+MOST_LOST: Final = 0.02
+"""Largest fall of top-1 if every plant stood at the place of another one far away, where most do not grow."""
 TRUSTS: Final = (10.0, 30.0, 100.0, 300.0, 1000.0)
 _MOST_PLANTS: Final = 5_000  # on which weight and floor are chosen
+_FAR_KM: Final = 1000.0
+_EARTH_KM: Final = 6371.0
 _HELD_OUT: Final = 10  # every tenth place is held out while `trust` is chosen
 
 
@@ -63,12 +65,17 @@ def records_of(manifest: Manifest, rows: Whole) -> tuple[Records, Flags]:
     latitude, longitude = (
         table[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in ("latitude", "longitude")
     )
-    days = table["taken_on"].to_numpy(zero_copy_only=False).astype("datetime64[M]")
-    month = np.where(np.isnat(days), 0, days.astype(np.int64) % 12 + 1)
+    month = months_of(table["taken_on"].to_numpy(zero_copy_only=False))
     has_place = np.isfinite(latitude) & np.isfinite(longitude)
     taxa = manifest.taxonomy.taxon_of_output[manifest.labels[rows]]
     found = Records(np.asarray(taxa, np.int64), latitude, longitude, month)
     return found.subset(has_place), has_place
+
+
+def months_of(days_N: npt.NDArray[np.datetime64]) -> Whole:
+    """Returns the month of each day, 1 to 12; 0 if the day is unknown."""
+    months_N = days_N.astype("datetime64[M]")
+    return np.where(np.isnat(months_N), 0, months_N.astype(np.int64) % 12 + 1)
 
 
 def fit_prior(records: Records, num_taxa: int) -> PlacePrior:
@@ -118,7 +125,7 @@ def count_records(records: Records, num_taxa: int, trust: float) -> PlacePrior:
 def choose_rule(measure: Callable[[PlaceRule | None], tuple[Floats, float]]) -> PlaceRule | None:
     """Chooses the weight and the floor; None if none helps.
 
-    `measure` gives the loss of each plant with a rule (None for no place), and top-1 with exchanged places. The rule
+    `measure` gives the loss of each plant with a rule (None for no place), and top-1 with places far away. The rule
     with the smallest mean loss is chosen of those that cost at most `MOST_LOST` of that, and whose gain over no place
     is more than its standard error.
     """
@@ -132,6 +139,30 @@ def choose_rule(measure: Callable[[PlaceRule | None], tuple[Floats, float]]) -> 
         if gain_N.mean() > max(most, standard_error) and exchanged >= alone - MOST_LOST:
             best, most = rule, float(gain_N.mean())
     return best
+
+
+def find_rule(prior: PlacePrior, logits: Rows, labels_N: Whole, here: Records, model: AnswerModel) -> PlaceRule | None:
+    """Chooses the rule on plants that stand at their places, and then far away; None if none helps."""
+    own, at_places = logits[:], [ratios(prior, records)[:] for records in (here, far_away(here))]
+
+    def measure(rule: PlaceRule | None) -> tuple[Floats, float]:
+        rows = [own if rule is None else placed_rows(own, each, rule, model) for each in at_places]
+        found, elsewhere = (score_pictures(each, labels_N, model) for each in rows)
+        return -np.log(np.maximum(found.right_N, 1e-12)), float(elsewhere.top_k_hits(1).mean())
+
+    return choose_rule(measure)
+
+
+def far_away(here: Records) -> Records:
+    """Moves each plant to the place and month of another one, at least 1,000 km away if there is any."""
+    random, other_N = np.random.default_rng(0), np.zeros(len(here), np.int64)
+    latitude_N, longitude_N = np.radians(here.latitude_N), np.radians(here.longitude_N)
+    across_N = np.cos(latitude_N)
+    unit_N3 = np.stack((across_N * np.cos(longitude_N), across_N * np.sin(longitude_N), np.sin(latitude_N)), axis=1)
+    for plant in range(len(here)):
+        far = np.flatnonzero(unit_N3 @ unit_N3[plant] < np.cos(_FAR_KM / _EARTH_KM))
+        other_N[plant] = random.choice(far) if len(far) else random.integers(len(here))
+    return replace(here.subset(other_N), taxon_N=here.taxon_N)
 
 
 class PlaceData(msgspec.Struct, frozen=True):
@@ -177,31 +208,42 @@ def fit_place(
     records, with_place = data.records, np.flatnonzero(data.has_place_N)
     if len(records) < LEAST_PLANTS:
         return None
-    random = np.random.default_rng(0)
-    some = random.permutation(np.arange(0, len(records), 2))[:_MOST_PLANTS]
-    here, exchanged = (ratios(data.prior, records.subset(rows))[:] for rows in (some, random.permutation(some)))
-    own, own_labels = logits_NO[with_place[some]], labels_N[with_place[some]]
-
-    def measure(rule: PlaceRule | None) -> tuple[Floats, float]:
-        rows = [own if rule is None else placed_rows(own, each, rule, model) for each in (here, exchanged)]
-        found, elsewhere = (score_pictures(each, own_labels, model) for each in rows)
-        return -np.log(np.maximum(found.right_N, 1e-12)), float(elsewhere.top_k_hits(1).mean())
-
-    best = choose_rule(measure)
+    some = np.random.default_rng(0).permutation(np.arange(0, len(records), 2))[:_MOST_PLANTS]
+    plants = with_place[some]
+    best = find_rule(data.prior, chosen_rows(logits_NO, plants), labels_N[plants], records.subset(some), model)
     if best is None:
         return None
     others = np.arange(1, len(records), 2)
     plants = with_place[others]
     logits, labels = chosen_rows(logits_NO, plants), labels_N[plants]
     rows = placed_rows(logits, ratios(data.prior, records.subset(others)), best, model)
-    sharpened = fit_temperature(rows, labels, taxonomy, np.arange(len(labels)))
+    fitted = fit_answers(rows, labels, kept_N[plants], taxonomy=taxonomy, prior_T=prior_T, fixed=fixed)
+    thresholds = fitted.thresholds
+    rule = replace(best, temperature=fitted.temperature, thresholds=thresholds.thresholds, promises=thresholds.promises)
     alone = score_pictures(logits, labels, model)
-    found = score_pictures(rows, labels, AnswerModel(taxonomy, sharpened))
-    fitted = fit_thresholds(found.subset(kept_N[plants]).rank_scores, fixed)
-    rule = replace(best, temperature=sharpened, thresholds=fitted.thresholds, promises=fitted.promises)
+    top1 = float(alone.top_k_hits(1).mean()), float(fitted.found.top_k_hits(1).mean())
+    return FittedPlace(data.prior, rule, fitted.conformal, len(labels), top1)
+
+
+class FittedAnswers(msgspec.Struct, frozen=True):
+    """What turns the logits of some plants into answers, fitted on these plants."""
+
+    temperature: float
+    thresholds: FittedThresholds
+    conformal: ConformalTable
+    found: Predictions
+    """The answers to these plants."""
+
+
+def fit_answers(
+    logits: Rows, labels_N: Whole, kept_N: Flags, *, taxonomy: Taxonomy, prior_T: Floats, fixed: Mapping[Rank, float]
+) -> FittedAnswers:
+    """Fits temperature, thresholds and candidate sets on plants; the arguments are those of `fit_place`."""
+    temperature = fit_temperature(logits, labels_N, taxonomy, np.arange(len(labels_N)))
+    found = score_pictures(logits, labels_N, AnswerModel(taxonomy, temperature))
+    thresholds = fit_thresholds(found.subset(kept_N).rank_scores, fixed)
     conformal = conformal_table_of(found.right_N, found.taxon_labels_N, prior_T)
-    top1 = float(alone.top_k_hits(1).mean()), float(found.top_k_hits(1).mean())
-    return FittedPlace(data.prior, rule, conformal, len(labels), top1)
+    return FittedAnswers(temperature, thresholds, conformal, found)
 
 
 def ratios(prior: PlacePrior, records: Records) -> Rows:
