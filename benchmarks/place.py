@@ -1,324 +1,373 @@
-"""Compares two priors of place and season on generated plants or on real records, and judges the rule that uses them.
+"""Program: asks a bundle about photographs with and without the place and the day at which they were taken.
 
-python benchmarks/place.py OUT.json [--records FILE.csv]
+python benchmarks/place.py --bundle BUNDLE --data DATA --records FILE.csv [--outputs FILE.npz] [--out FILE.json]
 
-Generated: 5,337 taxa with ranges and seasons, recorded around 300 towns of very different sizes; a vision model that is
-right in 83 % confuses each plant with five others, about half of which grow elsewhere. Of the records 3 % are out of
-range, and the plants that are judged are asked about a second time at a place out of their range.
-FILE has the columns taxon, latitude, longitude and month (0 if unknown).
+FILE has the columns taxon, latitude, longitude and taken_on (empty if unknown): where and when plants were recorded. A
+photograph with a day stands where its taxon was recorded on that day. Any other stands, without a day, at the place of
+a record of its taxon that no prior has seen.
 
-Arms: the grid of `models/place.py`, and a small network on the sine and cosine of latitude, longitude and month (SINR,
-Cole et al. 2023, arXiv 2306.02564: full assume-negative loss), which is made here alone.
+* No prior sees the records of the days of validation, calibration and test photographs, nor undated ones of every fifth
+  cell of 20 km.
+* Only taxa with records can win: a prior must not gain by telling data that have places from data that have none.
+* The rule is chosen on validation photographs, as export does. Temperature, thresholds and candidate sets are fitted on
+  calibration plants, without and with the prior alike. The figures are those of test photographs.
 """
 
 import csv
-import io
-import json
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
-
-import msgspec
-import numpy as np
-import numpy.typing as npt
-import torch
-import tyro
-from torch import nn
+from typing import Final
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.result import command_line
-from models.metrics import calibration_error
-from models.place import PlacePrior, PlaceRule, Where, write_place
-from training.bundling.place import Records, choose_rule, fit_prior
-from training.machine import this_machine
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import tyro
+from msgspec.structs import replace
 
-NUM_TAXA: Final = 5_337
-NUM_TOWNS: Final = 300
-NUM_ALIKE: Final = 5
-ACCURACY: Final = 0.83
-OUT_OF_RANGE: Final = 0.03
-_EARTH_KM: Final = 6371.0
-Floats = npt.NDArray[np.float64]
-LogRatios = Callable[[Records], npt.NDArray[np.float32]]
-"""Log ratios of all taxa for each record, shape (N, T)."""
+from benchmarks.result import table, write_result
+from benchmarks.serving.flags import DEMONSTRATION, Network, network_of
+from models.answer import AnswerModel, decide
+from models.arrays import Flags
+from models.bundle import Bundle, load_bundle
+from models.metrics import Share, Whole, calibration_error, draw_plants, effective_number, share
+from models.place import PlaceRule, cells_at
+from models.ranking import Floats, Thresholds
+from models.taxonomy import Taxonomy
+from training.bundling.place import (
+    Records,
+    far_away,
+    find_rule,
+    fit_answers,
+    fit_prior,
+    months_of,
+    placed_rows,
+    ratios,
+)
+from training.bundling.tables import training_prior
+from training.dataset.manifest import Manifest
+from training.evaluation.answers import coverage_figures
+from training.evaluation.pictures import Pictures
+from training.evaluation.predictions import Outputs, Plants, Predictions, one_picture_each, plants_of, score_pictures
+from training.machine import Machine, this_machine
+from training.program import run_program
+
+PRIORS: Final = ("place", "season", "place and season")
+GENTLEST: Final = PlaceRule(0.5, 0.7, 1.0, Thresholds())
+"""The rule that is measured where none may be used."""
+_SPLITS: Final = ("validation", "calibration", "test")
+_HELD_OUT: Final = 5  # every fifth cell
+_HELD_OUT_KM: Final = 20.0
+_NEVER: Final = -1e4  # logit of a taxon without records
+_COVERAGE: Final = 0.9
+Days = npt.NDArray[np.datetime64]
 
 
-class Compare(msgspec.Struct, frozen=True, kw_only=True):
-    """Compares two priors."""
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks a bundle with and without place and day."""
 
-    out: tyro.conf.Positional[Path]
-    """JSON file to write."""
-    records: Path | None = None
-    """Real records, instead of generated ones."""
-    num_records: int = 400_000
-    """Generated records."""
-    epochs: int = 4
-    """Of the network."""
-    seed: Annotated[int, tyro.conf.arg(help="Of everything that is drawn")] = 0
+    bundle: Path = DEMONSTRATION
+    """The bundle; a prior of its own is not used."""
+    data: Path
+    """Prepared data of the bundle."""
+    records: Path
+    """Table of where and when plants were recorded."""
+    outputs: Path | None = None
+    """File that keeps the outputs of the network; written if it does not exist."""
+    out: Path | None = None
+    """File for the result (JSON)."""
 
 
-class Flora(msgspec.Struct, frozen=True):
-    """Records, and how likely each taxon is in each town."""
+class Figures(msgspec.Struct, frozen=True):
+    """Answers to some test photographs; intervals are by plant."""
 
-    records: Records
-    elsewhere: Records
-    """The same plants out of their range: planted, or carried there. Real records are exchanged instead, so that many
-    plants stand in their range."""
+    where: str
+    """Without a prior, or the place that the prior is told."""
+    top1: Share
+    gain: Share | None
+    """Top-1 less that of the same photographs without a prior; None for these."""
+    named: Share
+    """Those whose verdict has the rank of their taxon."""
+    names_right: Share | None
+    """Of all names, at any rank; None if there is none."""
+    ece: Share
+    covered: Share
+    """Those whose candidate set of 90 % holds the right taxon."""
+
+
+class Arm(msgspec.Struct, frozen=True):
+    """What one prior does."""
+
+    prior: str
+    num_chosen: int
+    """Validation photographs, which chose the rule."""
+    num_fitted: int
+    """Calibration plants."""
+    rule: str
+    has_rule: bool
+    """Whether a rule helps, and costs little enough far away. If not, the gentlest one is measured."""
+    dated: list[Figures]
+    """Of photographs with a day and a place of their own."""
+    undated: list[Figures]
+    """Of those that stand at the place of a record."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the result file."""
+
+    machine: Machine
+    measured_on: str
+    network: Network
     num_taxa: int
-    region: npt.NDArray[np.int64]
-    """A number for each taxon; taxa of one region grow in the same places."""
+    """Taxa with records."""
+    num_records: int
+    """Those that the prior counts."""
+    num_held_out: int
+    arms: list[Arm]
 
 
-def generated(num_records: int, random: np.random.Generator) -> Flora:
-    """Draws towns, ranges, seasons and records."""
-    towns = np.degrees(np.arcsin(random.uniform(-0.6, 0.9, NUM_TOWNS))), random.uniform(-180, 180, NUM_TOWNS)
-    size = random.pareto(1.2, NUM_TOWNS) + 0.05
-    home = random.integers(NUM_TOWNS, size=NUM_TAXA)
-    radius_km = np.exp(random.normal(np.log(700), 0.8, NUM_TAXA))
-    distance = _distance_km(towns[0][home][:, None], towns[1][home][:, None], *towns)
-    density = np.exp(-0.5 * (distance / radius_km[:, None]) ** 2) * (random.pareto(1.0, NUM_TAXA) + 0.05)[:, None]
-    is_here = distance < 2.5 * radius_km[:, None]
-    weight = density * is_here * (size / density.sum(axis=0))
-    pair = random.choice(weight.size, num_records, p=(weight / weight.sum()).ravel())
-    taxon, town = np.divmod(pair, NUM_TOWNS)
-    strays = random.random(num_records) < OUT_OF_RANGE
-    town[strays] = random.choice(NUM_TOWNS, strays.sum(), p=size / size.sum())
-    peak, spread = random.uniform(0, 12, NUM_TAXA), random.uniform(0.7, 4.0, NUM_TAXA)
-    month = np.floor(peak[taxon] + 6 * (towns[0][town] < 0) + random.normal(0, 1, num_records) * spread[taxon]) % 12 + 1
-    other = random.choice(NUM_TOWNS, num_records, p=size / size.sum())
-    for _ in range(50):  # a few taxa grow everywhere
-        wrong = is_here[taxon, other]
-        other[wrong] = random.integers(NUM_TOWNS, size=wrong.sum())
+class Seen(msgspec.Struct, frozen=True):
+    """Photographs of taxa with records: what the network says of them, and where they stand."""
 
-    def at(chosen: npt.NDArray[np.int64]) -> Records:
-        latitude = np.clip(towns[0][chosen] + random.normal(0, 0.5, num_records), -90, 90)
-        longitude = (towns[1][chosen] + random.normal(0, 0.7, num_records) + 180) % 360 - 180
-        return Records(taxon, latitude, longitude, month.astype(np.int64))
+    scores: Predictions
+    logits: Floats
+    labels: Whole
+    plants: Plants
+    dated: Flags
+    split: npt.NDArray[np.str_]
+    here: Records
 
-    return Flora(at(town), at(other), NUM_TAXA, home)
-
-
-def real(path: Path) -> Flora:
-    """Reads records; a region is the cell of ten degrees in which most of a taxon's records lie."""
-    with path.open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    names = sorted({row["taxon"] for row in rows})
-    position = {name: index for index, name in enumerate(names)}
-    records = Records(
-        np.array([position[row["taxon"]] for row in rows]),
-        np.array([float(row["latitude"]) for row in rows]),
-        np.array([float(row["longitude"]) for row in rows]),
-        np.array([int(row["month"]) for row in rows]),
-    )
-    cell = (records.latitude_N // 10 * 100 + records.longitude_N // 10).astype(np.int64)
-    region = np.array([_most_frequent(cell[records.taxon_N == taxon]) for taxon in range(len(names))])
-    exchanged = np.random.default_rng(0).permutation(len(records))
-    elsewhere = msgspec.structs.replace(records.subset(exchanged), taxon_N=records.taxon_N)
-    return Flora(records, elsewhere, len(names), region)
-
-
-def _most_frequent(values: npt.NDArray[np.int64]) -> int:
-    found, counts = np.unique(values, return_counts=True)
-    return int(found[counts.argmax()])
-
-
-def _distance_km(latitude: Floats, longitude: Floats, other_latitude: Floats, other_longitude: Floats) -> Floats:
-    phi, psi = np.radians(latitude), np.radians(other_latitude)
-    cosine = np.sin(phi) * np.sin(psi) + np.cos(phi) * np.cos(psi) * np.cos(np.radians(longitude - other_longitude))
-    return np.asarray(_EARTH_KM * np.arccos(np.clip(cosine, -1, 1)))
-
-
-class Vision(msgspec.Struct, frozen=True):
-    """What a vision model says of some records: log probabilities of a few taxa, the right one first."""
-
-    taxa: npt.NDArray[np.int64]
-    log_p: Floats
-
-
-def look_at(flora: Flora, taxon_N: npt.NDArray[np.int64], random: np.random.Generator) -> Vision:
-    """Draws answers that are right in 83 %; half of the look-alikes of a taxon are of its region, if there are any."""
-    alike = random.integers(flora.num_taxa, size=(flora.num_taxa, NUM_ALIKE))
-    for taxon in range(flora.num_taxa):
-        neighbors = np.flatnonzero(flora.region == flora.region[taxon])
-        alike[taxon, : NUM_ALIKE // 2] = random.choice(neighbors, NUM_ALIKE // 2)
-    taxa = np.column_stack((taxon_N, alike[taxon_N]))
-    noise = random.normal(0, 1, taxa.shape)
-    low, high, margin = 0.0, 8.0, 4.0
-    for _ in range(40):  # bisection of the margin at which so many are right
-        margin = (low + high) / 2
-        right = (noise[:, 0] + margin > noise[:, 1:].max(axis=1)).mean()
-        low, high = (margin, high) if right < ACCURACY else (low, margin)
-    # Of Gaussian evidence with a shift of `margin`, margin * evidence is the log likelihood ratio: it is calibrated.
-    logits = margin * (noise + margin * (np.arange(taxa.shape[1]) == 0))
-    logits[:, 1:][taxa[:, 1:] == taxa[:, :1]] = -30.0
-    return Vision(taxa, logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))
-
-
-def placed(
-    vision: Vision, ratio_NK: npt.NDArray[np.floating], rule: PlaceRule | None, temperature: float = 1.0
-) -> Floats:
-    """Probabilities with place, shape (N, K); without it for no rule."""
-    score = vision.log_p
-    if rule is not None:
-        limit = -np.log(rule.floor)
-        score = score + rule.weight * np.clip(ratio_NK, -limit, limit)
-    score = np.exp((score - score.max(axis=1, keepdims=True)) / temperature)
-    return np.asarray(score / score.sum(axis=1, keepdims=True))
-
-
-def train_network(records: Records, num_taxa: int, epochs: int, seed: int) -> tuple[nn.Module, float]:
-    """Trains the network of SINR; returns it and the seconds."""
-    torch.manual_seed(seed)
-    network = nn.Sequential(nn.Linear(6, 256), nn.ReLU(), *(_Residual() for _ in range(4)), nn.Linear(256, num_taxa))
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
-    inputs, labels, batch = encode(records), torch.from_numpy(records.taxon_N), 2048
-    started, random = time.perf_counter(), np.random.default_rng(seed)
-    for _ in range(epochs):
-        for rows in np.array_split(random.permutation(len(records)), max(len(records) // batch, 1)):
-            latitude = np.degrees(np.arcsin(random.uniform(-1, 1, len(rows))))
-            anywhere = Records(
-                records.taxon_N[rows], latitude, random.uniform(-180, 180, len(rows)), records.month_N[rows]
-            )
-            here, there = network(inputs[rows]), network(encode(anywhere))
-            own = here.gather(1, labels[rows, None])
-            loss = nn.functional.softplus(here).sum() - nn.functional.softplus(own).sum()
-            loss = loss + nn.functional.softplus(there).sum() + 2048 * nn.functional.softplus(-own).sum()
-            optimizer.zero_grad()
-            (loss / len(rows) / num_taxa).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-    return network.eval(), time.perf_counter() - started
-
-
-class _Residual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Adds what the layers compute."""
-        return torch.relu(x + self.layers(x))
-
-
-def encode(records: Records) -> torch.Tensor:
-    """Sine and cosine of each coordinate; zeros for an unknown month."""
-    angles = np.stack(
-        (records.latitude_N / 90, records.longitude_N / 180, np.where(records.month_N, (records.month_N - 0.5) / 6, 0))
-    ).T
-    found = np.concatenate((np.sin(np.pi * angles), np.cos(np.pi * angles)), axis=1)
-    found[records.month_N == 0, 2::3] = 0
-    return torch.from_numpy(found.astype(np.float32))
-
-
-def judge(ratios: LogRatios, vision: Vision, here: Records, elsewhere: Records) -> dict[str, object]:
-    """Fits the rule on one half of the plants, and judges on the other: where they grow, and out of their range."""
-    here_NK, elsewhere_NK = (
-        np.take_along_axis(ratios(places), vision.taxa, axis=1).astype(np.float64) for places in (here, elsewhere)
-    )
-    half = len(vision.taxa) // 2
-    fit, test = (Vision(vision.taxa[part], vision.log_p[part]) for part in (slice(half), slice(half, None)))
-    exchanged = np.take_along_axis(ratios(here.subset(np.random.default_rng(0).permutation(half))), fit.taxa, axis=1)
-
-    def measure(rule: PlaceRule | None) -> tuple[Floats, float]:
-        right = placed(fit, here_NK[:half], rule)[:, 0]
-        return -np.log(right + 1e-12), (placed(fit, exchanged, rule).argmax(axis=1) == 0).mean()
-
-    rule = choose_rule(measure)
-
-    def loss_at(temperature: float) -> float:
-        return -float(np.log(placed(fit, here_NK[:half], rule, temperature)[:, 0] + 1e-12).mean())
-
-    temperature = min(np.geomspace(0.5, 2, 41).tolist(), key=loss_at)
-    result: dict[str, object] = {"num_tested": len(test.taxa)}
-    result |= {"weight": 0} if rule is None else {"weight": rule.weight, "floor": rule.floor}
-    result["temperature"] = round(temperature, 3)
-    for name, chosen, divisor in (("without", None, 1.0), ("with", rule, temperature)):
-        scores, strays = (placed(test, each[half:], chosen, divisor) for each in (here_NK, elsewhere_NK))
-        right = scores.argmax(axis=1) == 0
-        error = calibration_error(scores.max(axis=1), right, np.arange(len(right)))
-        result[name] = {
-            "top1": round(float(right.mean()), 4),
-            "ece": round(error.value, 4),
-            "top1_out_of_range": round(float((strays.argmax(axis=1) == 0).mean()), 4),
-        }
-    return result
-
-
-def grid_ratios(prior: PlacePrior) -> LogRatios:
-    """The log ratios of the grid."""
-    return lambda records: np.array([prior.log_ratios(where) for where in records.places()], np.float32)
-
-
-def network_ratios(network: nn.Module, known: Records) -> LogRatios:
-    """Log of a taxon's probability over its mean at the records."""
-    with torch.inference_mode():
-        mean = torch.sigmoid(network(encode(known))).mean(dim=0)
-
-        def ratios(records: Records) -> npt.NDArray[np.float32]:
-            with torch.inference_mode():
-                return np.asarray((nn.functional.logsigmoid(network(encode(records))) - mean.log()).numpy())
-
-    return ratios
-
-
-def time_ms(answer: Callable[[Where], object], places: list[Where]) -> float:
-    """Median time of an answer, ms."""
-    times = []
-    for where in places:
-        started = time.perf_counter()
-        answer(where)
-        times.append(1e3 * (time.perf_counter() - started))
-    return round(float(np.median(times)), 3)
+    def subset(self, chosen: Flags) -> "Seen":
+        """Returns some of the photographs."""
+        return Seen(
+            self.scores.subset(chosen),
+            self.logits[chosen],
+            self.labels[chosen],
+            self.plants[chosen],
+            self.dated[chosen],
+            self.split[chosen],
+            self.here.subset(chosen),
+        )
 
 
 def main() -> None:
-    """Runs the comparison and writes the file."""
-    command = tyro.cli(Compare)
-    torch.set_num_threads(2)
-    random = np.random.default_rng(command.seed)
-    flora = generated(command.num_records, random) if command.records is None else real(command.records)
-    order = random.permutation(len(flora.records))
-    num_tested = min(8_000, len(order) // 5)
-    tested, known = order[:num_tested], flora.records.subset(order[num_tested:])
-    here, elsewhere = flora.records.subset(tested), flora.elsewhere.subset(tested)
-    vision = look_at(flora, here.taxon_N, random)
-    prior = fit_prior(known, flora.num_taxa)
-    network, seconds = train_network(known, flora.num_taxa, command.epochs, command.seed)
-    file = command.out.with_suffix(".npz")
-    write_place(file, prior)
-    places = list(here.places())[:300]
-    prior.log_ratios(places[0])  # the first makes the tables of seasons
-    one = nn.Sequential(network)
-    torch.set_num_threads(1)
-    grid = {"megabytes": round(file.stat().st_size / 1e6, 2), "ms_an_answer": time_ms(prior.log_ratios, places)}
-    stored = io.BytesIO()
-    torch.save(network.state_dict(), stored)
+    """Runs the program with the arguments of the command line."""
+    run_program(lambda: measure(tyro.cli(Place, description=__doc__)))
 
-    def ask(where: Where) -> object:
-        with torch.inference_mode():
-            return one(encode(Records(*(np.array([x]) for x in (0, where.latitude, where.longitude, 6)))))
 
-    small = {"megabytes": round(len(stored.getvalue()) / 1e6, 2), "ms_an_answer": time_ms(ask, places)}
-    file.unlink()
-    result = {
-        "command": command_line(),
-        "machine": msgspec.to_builtins(this_machine()),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "data": "generated" if command.records is None else command.records.name,
-        "num_records": len(known),
-        "num_taxa": flora.num_taxa,
-        "trust": prior.trust,
-        "grid": grid | judge(grid_ratios(prior), vision, here, elsewhere),
-        "network": small
-        | {"training_s": round(seconds), "epochs": command.epochs}
-        | judge(network_ratios(network, known), vision, here, elsewhere),
-    }
-    command.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result, indent=2))
+def measure(command: Place) -> Result:
+    """Measures, prints the table, and writes the result if `out` is given."""
+    bundle, manifest = load_bundle(command.bundle), Manifest(command.data)
+    records, day_N = read_records(command.records, bundle.taxonomy)
+    rows = np.concatenate([manifest.rows_of(split) for split in _SPLITS])
+    days = manifest.table["taken_on"].take(rows).to_numpy(zero_copy_only=False).astype("datetime64[D]")
+    cell_N = cells_at(records.latitude_N, records.longitude_N, _HELD_OUT_KM)
+    held_N = np.where(np.isnat(day_N), cell_N % _HELD_OUT == 0, np.isin(day_N, days))
+    known = records.subset(~held_N)
+    has_records_T = np.bincount(known.taxon_N, minlength=len(bundle.taxonomy.taxa)) > 0
+    model, labels = bundle.answer_model("fp32"), manifest.labels[rows]
+    taxon_N = bundle.taxonomy.taxon_of_output[labels]
+    at_N = stand(taxon_N, days, records, day_N, held_N)
+    outputs = network_outputs(command.outputs, bundle, Pictures(manifest, rows, bundle.record.input, "photographs", 1))
+    logits = outputs.logits[:].copy()
+    logits[:, ~has_records_T[bundle.taxonomy.taxon_of_output]] = _NEVER
+    dated = ~np.isnat(days)
+    here = records.subset(at_N)
+    seen = Seen(
+        outputs.score(model, labels),
+        logits,
+        labels,
+        plants_of(manifest, rows),
+        dated,
+        np.array(manifest.table["split"].take(rows).to_pylist()),
+        replace(here, month_N=np.where(dated, here.month_N, 0)),
+    ).subset((at_N >= 0) & has_records_T[taxon_N])
+    prior_T = training_prior(manifest.labels[manifest.rows_of("train")], bundle.taxonomy)
+    result = Result(
+        machine=this_machine(),
+        measured_on=datetime.now(UTC).date().isoformat(),
+        network=network_of(bundle),
+        num_taxa=int(has_records_T.sum()),
+        num_records=len(known),
+        num_held_out=int(held_N.sum()),
+        arms=[judge(prior, known, seen, model, prior_T) for prior in PRIORS],
+    )
+    write_result(result, markdown(result), command.out)
+    return result
+
+
+def read_records(path: Path, taxonomy: Taxonomy) -> tuple[Records, Days]:
+    """Reads the records of the taxa of a bundle, and their days."""
+    position = {taxon.scientific_name: at for at, taxon in enumerate(taxonomy.taxa)}
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["taxon"] in position]
+    day_N = np.array([row["taken_on"] or "NaT" for row in rows], "datetime64[D]")
+    taxon_N = np.array([position[row["taxon"]] for row in rows])
+    latitude_N, longitude_N = (np.array([float(row[name]) for row in rows]) for name in ("latitude", "longitude"))
+    return Records(taxon_N, latitude_N, longitude_N, months_of(day_N)), day_N
+
+
+def stand(taxon_N: Whole, days: Days, records: Records, day_N: Days, held_N: Flags) -> Whole:
+    """Finds the record at whose place each photograph stands, -1 if there is none; see the head of this file."""
+    random, at_N = np.random.default_rng(0), np.full(len(taxon_N), -1)
+    for photograph, (taxon, day) in enumerate(zip(taxon_N, days, strict=True)):
+        found = np.flatnonzero((records.taxon_N == taxon) & held_N & (np.isnat(day) | (day_N == day)))
+        if len(found):
+            at_N[photograph] = random.choice(found)
+    return at_N
+
+
+def network_outputs(file: Path | None, bundle: Bundle, pictures: Pictures) -> Outputs:
+    """Runs the network, or reads what it said of the same pictures before."""
+    of = f"{network_of(bundle).sha256} {pictures.manifest.sha256}"
+    if file is not None and file.is_file():
+        with np.load(file) as stored:
+            if str(stored["of"]) == of:
+                return Outputs(stored["logits"], stored["features"])
+    outputs = pictures.outputs(bundle.network_path("fp32"))
+    if file is not None:
+        np.savez(file, of=of, logits=outputs.logits[:], features=outputs.features[:])
+    return outputs
+
+
+def judge(prior_name: str, known: Records, seen: Seen, model: AnswerModel, prior_T: Floats) -> Arm:
+    """Chooses and fits the rule of one prior, and judges it on the test photographs."""
+    bare, prior = model, fit_prior(as_counted(prior_name, known), len(model.taxonomy.taxa))
+    seen = replace(seen, here=as_counted(prior_name, seen.here))
+    if prior_name == "season":
+        seen = seen.subset(seen.dated)
+    choosing, fitting, test = (seen.subset(seen.split == split) for split in _SPLITS)
+    fitting = fitting.subset(np.isin(np.arange(len(fitting.labels)), one_picture_each(fitting.plants)))
+    found = find_rule(prior, choosing.logits, choosing.labels, choosing.here, model)
+    rule = found or GENTLEST
+
+    def placed(photographs: Seen, places: Records) -> Floats:
+        return placed_rows(photographs.logits, ratios(prior, places), rule, bare)[:]
+
+    without = Answers(test, test.logits, fitted(fitting, fitting.logits, model, prior_T))
+    model = fitted(fitting, placed(fitting, fitting.here), model, prior_T)
+    there = far_away(test.here)
+    right, wrong = (Answers(test, placed(test, places), model) for places in (test.here, there))
+    away_N = np.array(
+        [prior.records(where, taxon)[0] == 0 for where, taxon in zip(there.places(), there.taxon_N, strict=True)]
+    )
+
+    def of(chosen_N: Flags) -> Iterator[Figures]:
+        yield without.figures("without", chosen_N)
+        yield right.figures("right", chosen_N, without)
+        yield wrong.figures("far away" if prior_name != "season" else "another day", chosen_N, without)
+        if prior_name != "season":
+            yield wrong.figures("far away, not recorded there", chosen_N & away_N, without)
+
+    return Arm(
+        prior_name,
+        len(choosing.labels),
+        len(fitting.labels),
+        f"weight {rule.weight}, floor {rule.floor}",
+        found is not None,
+        list(of(test.dated)),
+        [] if test.dated.all() or prior_name == "place and season" else list(of(~test.dated)),
+    )
+
+
+def as_counted(prior_name: str, records: Records) -> Records:
+    """Leaves out what a prior does not count; for a season, all is at one place."""
+    if prior_name == "place":
+        return replace(records, month_N=np.zeros_like(records.month_N))
+    if prior_name == "season":
+        return replace(records, latitude_N=np.full(len(records), 45.0), longitude_N=np.zeros(len(records)))
+    return records
+
+
+def fitted(plants: Seen, logits: Floats, model: AnswerModel, prior_T: Floats) -> AnswerModel:
+    """Fits what turns such logits into answers."""
+    cutoffs, scores = model.calibration.cutoffs, plants.scores
+    kept_N = np.ones(len(plants.labels), dtype=bool)
+    if cutoffs is not None and scores.plant_N is not None and scores.familiar_N is not None:
+        kept_N = (scores.plant_N >= cutoffs.plant) & (scores.familiar_N >= cutoffs.familiar)
+    found = fit_answers(logits, plants.labels, kept_N, taxonomy=model.taxonomy, prior_T=prior_T, fixed={})
+    return replace(
+        model,
+        temperature=found.temperature,
+        thresholds=found.thresholds.thresholds,
+        mistaken=None,
+        calibration=replace(model.calibration, conformal=found.conformal, conformal_mistaken=None),
+    )
+
+
+class Answers:
+    """The answers to test photographs."""
+
+    def __init__(self, test: Seen, logits: Floats, model: AnswerModel) -> None:
+        self.test, self.logits, self.model = test, logits, model
+        alone = score_pictures(logits, test.labels, AnswerModel(model.taxonomy, model.temperature))
+        self.found = replace(alone, plant_N=test.scores.plant_N, familiar_N=test.scores.familiar_N)
+        self.decisions = decide(self.found, model)
+        self.right_N = self.found.right_names(self.decisions)
+
+    def figures(self, where: str, chosen_N: Flags, without: "Answers | None" = None) -> Figures:
+        """Returns the figures of some of the photographs."""
+        found, plants = self.found.subset(chosen_N), self.test.plants[chosen_N]
+        own_rank_N = np.array([self.model.taxonomy.taxa[taxon].rank for taxon in found.taxon_labels_N])
+        decisions, right_N = self.decisions.subset(chosen_N), self.right_N[chosen_N]
+        named_N = decisions.named_N
+        sets = coverage_figures(self.logits[chosen_N], found.taxon_labels_N, self.model)
+        covered = next(each.covered for each in sets if (each.kind, each.coverage) == ("marginal", _COVERAGE))
+
+        def of_plants(flags_N: Flags, among_N: Flags) -> Share:
+            return share(int(flags_N[among_N].sum()), int(among_N.sum()), effective_number(plants[among_N]))
+
+        every_N = np.ones(len(plants), dtype=bool)
+        return Figures(
+            where,
+            of_plants(found.hits, every_N),
+            None if without is None else difference(without.found.hits[chosen_N], found.hits, plants),
+            of_plants(decisions.rank_N == own_rank_N, every_N),
+            of_plants(right_N, named_N) if named_N.any() else None,
+            calibration_error(found.confidence_N, found.hits, plants),
+            share(round(covered.value * len(plants)), len(plants), effective_number(plants)),
+        )
+
+
+def difference(before_N: Flags, after_N: Flags, plants_N: Plants) -> Share:
+    """Returns how much larger a share has become, with the interval of 1,000 draws of plants."""
+    change_N = after_N.astype(np.float64) - before_N
+    drawn = [float(np.average(change_N, weights=times_N)) for times_N in draw_plants(plants_N)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Share(float(change_N.mean()), len(change_N), (float(low), float(high)))
+
+
+def markdown(result: Result) -> str:
+    """Returns the result as Markdown tables."""
+    sections = [
+        f"{result.machine}; {result.num_records:,} records of {result.num_taxa} taxa, {result.num_held_out:,} more "
+        "kept apart. Shares with their 95 % intervals by plant."
+    ]
+
+    def cell(figure: Share | None, digits: int = 1) -> str:
+        if figure is None:
+            return "–"
+        low, high = figure.interval_95
+        return f"{figure.value:.{digits}%} [{low:.{digits}%}, {high:.{digits}%}]".replace("%", " %")
+
+    for arm in result.arms:
+        chosen = "chosen" if arm.has_rule else "none helps enough; the gentlest is measured:"
+        sections.append(
+            f"Prior of {arm.prior}; rule {chosen} {arm.rule} on {arm.num_chosen:,} validation photographs; fitted on "
+            f"{arm.num_fitted:,} calibration plants:"
+        )
+        rows = []
+        for kind, figures in (("own day and place", arm.dated), ("place of a record", arm.undated)):
+            for each in figures:
+                shares = (each.top1, each.gain, each.named, each.names_right, each.ece, each.covered)
+                rows.append((f"{kind}: {each.where}", f"{each.top1.num_pictures:,}", *map(cell, shares)))
+        columns = ("photographs", "number", "top-1", "gain", "named", "names right", "ECE", "sets of 90 %")
+        sections.append(table(columns, rows))
+    return "\n\n".join(sections)
 
 
 if __name__ == "__main__":
