@@ -53,6 +53,15 @@ def serving_overload(result):
             yield quotients([sum(burst["words"].get(word, 0) for word in words) for burst in bursts], sums)
 
 
+def place_two_coasts(result):
+    yield [0.9, 0.95, 1.0, 0.7]  # coverages; weight and floor of the rules
+    shares = defaultdict(list)
+    for path, value in leaves(result):
+        if "interval_95" in path or path[-1] == "value":
+            shares[path[: path.index("interval_95")] if "interval_95" in path else path[:-1]].append(value)
+    yield from shares.values()
+
+
 MADE_OF_FIGURES = {
     "loader": loader,
     "serving": serving,
@@ -62,6 +71,7 @@ MADE_OF_FIGURES = {
     "serving_memory": lambda result: [[50, result["hostile"]["num_bytes"] / 1000]],  # its picture has 50 MP
     "answer": lambda result: [[1792]],  # features of EfficientNet-B4
     "demonstration": lambda result: [[15]],  # bins
+    "place_two_coasts": place_two_coasts,
 }
 
 
