@@ -269,9 +269,10 @@ def _answer(response: Mapping[str, Any]) -> str:
 
 def _record(name: str, schema: Mapping[str, Any]) -> Iterable[str]:
     """The document has no help texts of fields, so they come from the record of that name."""
+    from models import ranking
     from serving import model_card, schemas, species
 
-    record = next(vars(module)[name] for module in (schemas, species, model_card) if name in vars(module))
+    record = next(vars(module)[name] for module in (schemas, species, model_card, ranking) if name in vars(module))
     meanings = [meaning for _, _, meaning in fields(record)]
     keys = dict(zip((field.encode_name for field in msgspec.structs.fields(record)), meanings, strict=True))
     yield f"### {name}"

@@ -351,11 +351,11 @@ def explain(scores: Scores, decisions: Decisions, taxa_T: Doubles, model: Answer
     best = RankedTaxon(taxonomy.taxa[scores.named_N[0]], float(scores.confidence_N[0]))
     if verdict_rank == "not_a_plant" and scores.plant_N is not None:
         reason = f"plant score {comparison(float(scores.plant_N[0]), cutoffs.plant)}."
-        return Verdict(verdict_rank, None, best.score, reason)
+        return Verdict(verdict_rank, None, best.score, reason, None, unknown_plant=False)
     if decisions.unknown_N[0] and scores.familiar_N is not None:
         familiar = comparison(float(scores.familiar_N[0]), cutoffs.familiar)
         reason = f"unlike the plants that this model knows: familiarity {familiar}."
-        return Verdict(verdict_rank, None, best.score, reason, unknown_plant=True)
+        return Verdict(verdict_rank, None, best.score, reason, None, unknown_plant=True)
     _, genus, family = scores.position_NR[0]
     names = best.taxon.scientific_name, taxonomy.genera.names[genus], taxonomy.families.names[family]
     shared = shared_ranks(question.allowed_T, taxonomy)
@@ -379,8 +379,8 @@ def explain(scores: Scores, decisions: Decisions, taxa_T: Doubles, model: Answer
             reasons.append(f"{named} {comparison(reached, threshold)}")
         if rank == verdict_rank:
             promise = None if question.allowed_T is not None else model.promise(rank, best.taxon)
-            return Verdict(rank, name, reached, f"{'; '.join(reasons)}.", promise)
-    return Verdict(verdict_rank, None, best.score, f"{'; '.join(reasons)}.")
+            return Verdict(rank, name, reached, f"{'; '.join(reasons)}.", promise, unknown_plant=False)
+    return Verdict(verdict_rank, None, best.score, f"{'; '.join(reasons)}.", None, unknown_plant=False)
 
 
 def _warnings(scores: Scores, column: int, taxa_T: Doubles, taxonomy: Taxonomy) -> list[str]:

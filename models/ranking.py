@@ -31,10 +31,11 @@ class RankedTaxon(msgspec.Struct, frozen=True):
 
 
 class RankedGroup(msgspec.Struct, frozen=True):
-    """A genus or family and its summed probability."""
+    """A genus or family and the summed probability of its taxa."""
 
     name: str
     score: float
+    """Probability in [0, 1]."""
 
 
 def combine_pictures(logits_BO: Floats, weight_B: Floats) -> Doubles:
@@ -215,19 +216,20 @@ class MistakenTaxa(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The most precise rank that the scores support."""
+    """The most precise name that the scores support."""
 
     rank: VerdictRank
     name: str | None
-    """Scientific name; None if nothing is named."""
+    """Scientific name; null when uncertain or not a plant."""
     score: float
-    """Probability of the name, or of the most likely taxon if there is no name."""
+    """Probability of the name in [0, 1], or of the most likely taxon if there is no name."""
     reason: str
     """The reason, as a sentence."""
-    promise: Promise | None = None
-    """What is proved about names of this rank."""
-    unknown_plant: bool = False
-    """Whether nothing is named because the pictures show a plant unlike those that the network knows."""
+    promise: Promise | None
+    """What calibration plants prove about names of this rank; null if nothing is proved, no name is given, or the
+    request chose the taxa."""
+    unknown_plant: bool
+    """Whether the rank is uncertain because the pictures show a plant unlike those that the model knows."""
 
 
 def comparison(score: float, threshold: float) -> str:

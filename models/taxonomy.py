@@ -224,9 +224,10 @@ class NameMatch(msgspec.Struct, frozen=True):
     """Why a taxon was found."""
 
     kind: MatchKind
-    """What the name is to the taxon."""
+    """What the query is to the taxon: its accepted name, a synonym, a common name, its genus or family; or the start of
+    a word of a name (prefix)."""
     name: str
-    """The name as the taxonomy writes it."""
+    """The name that the query matches, as the model writes it."""
 
 
 class KnownName(msgspec.Struct, frozen=True):

@@ -39,14 +39,12 @@ from serving.pages import IDENTIFY_BODY, OPTIONAL_KEY, PREFER, operation, proble
 from serving.schemas import (
     PLACE_REASONS,
     CandidatesView,
-    GroupScore,
     Identification,
     ImageView,
     ModelName,
     Parameters,
     PlaceUse,
     Prediction,
-    VerdictView,
     declared,
     parse_parameters,
     preferred_deadline,
@@ -374,7 +372,7 @@ async def _recent(answered: Answered, client: Client) -> RecentAnswer:
 def _identification(id_of_request: str, answered: Answered, languages: Sequence[str]) -> Identification:
     loaded, question, plant = answered.loaded, answered.question, answered.plant
 
-    def predictions(ranked: Sequence[RankedTaxon], place: PlaceNote | None) -> list[Prediction]:
+    def predictions(ranked: list[RankedTaxon], place: PlaceNote | None) -> list[Prediction]:
         return [
             Prediction(
                 position=position,
@@ -405,10 +403,10 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
     return Identification(
         request_id=id_of_request,
         model=ModelName(record.name, record.version, record.label_hash),
-        verdict=VerdictView(**msgspec.structs.asdict(plant.verdict)),
+        verdict=plant.verdict,
         predictions=predictions(plant.taxa, plant.place),
-        genera=[GroupScore(group.name, group.score) for group in _possible(plant.genera, question)],
-        families=[GroupScore(group.name, group.score) for group in _possible(plant.families, question)],
+        genera=_possible(plant.genera, question),
+        families=_possible(plant.families, question),
         plant_score=plant.plant_score,
         candidates=candidates,
         discarded_mass=plant.discarded_mass,
@@ -449,6 +447,6 @@ def _place_use(answered: Answered) -> PlaceUse | None:
     return PlaceUse.of("no_place_in_exif" if asked.use_exif else "date_without_place")
 
 
-def _possible(ranked: Sequence[_Ranked], question: Question) -> Sequence[_Ranked]:
+def _possible(ranked: list[_Ranked], question: Question) -> list[_Ranked]:
     """Leaves out what the request ruled out, which has the probability 0."""
     return ranked if question.allowed_T is None else [each for each in ranked if each.score > 0]

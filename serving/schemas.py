@@ -16,7 +16,7 @@ from models.bundle_record import MeasuredCoverage
 from models.calibration import CoverageKind
 from models.exif import Latitude, Longitude
 from models.place import Where
-from models.ranking import Promise, VerdictRank
+from models.ranking import RankedGroup, Verdict
 from models.taxonomy import LANGUAGE, Rank
 from serving.errors import BadParameter
 
@@ -28,23 +28,6 @@ class ModelName(msgspec.Struct, frozen=True):
     version: str
     label_hash: str
     """SHA-256 of the ordered output keys: models with the same hash have the same outputs."""
-
-
-class VerdictView(msgspec.Struct, frozen=True):
-    """The most precise name that the scores support."""
-
-    rank: VerdictRank
-    name: str | None
-    """Scientific name; null when uncertain or not a plant."""
-    score: float
-    """Probability in [0, 1]."""
-    reason: str
-    """The reason, as a sentence."""
-    promise: Promise | None
-    """What calibration plants prove about names of this rank; null if nothing is proved, no name is given, or the
-    request chose the taxa."""
-    unknown_plant: bool
-    """Whether the rank is uncertain because the pictures show a plant unlike those that the model knows."""
 
 
 class Prediction(msgspec.Struct, frozen=True):
@@ -75,14 +58,6 @@ class Prediction(msgspec.Struct, frozen=True):
     null if it does not rest on a place."""
     num_images: int = 0
     """Number of reference pictures of the taxon, which `/species/{taxon_id}` lists."""
-
-
-class GroupScore(msgspec.Struct, frozen=True):
-    """A genus or family and the summed probability of its taxa."""
-
-    name: str
-    score: float
-    """Probability in [0, 1]."""
 
 
 class CandidatesView(msgspec.Struct, frozen=True):
@@ -161,10 +136,10 @@ class Identification(msgspec.Struct, frozen=True):
 
     request_id: str
     model: ModelName
-    verdict: VerdictView
+    verdict: Verdict
     predictions: list[Prediction]
-    genera: list[GroupScore]
-    families: list[GroupScore]
+    genera: list[RankedGroup]
+    families: list[RankedGroup]
     plant_score: float | None
     """Probability that the pictures show a plant; null if the model has no table for it."""
     candidates: CandidatesView | None

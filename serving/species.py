@@ -14,7 +14,7 @@ import numpy as np
 from models.arrays import Flags
 from models.errors import InputError
 from models.examples import Example
-from models.taxonomy import KnownName, MatchKind, Rank, TaxaChoice, Taxon, TaxonNames
+from models.taxonomy import KnownName, NameMatch, Rank, TaxaChoice, Taxon, TaxonNames
 from serving.errors import BadParameter
 
 SpeciesStatus = Literal["known", "synonym", "not_in_model"]
@@ -32,16 +32,6 @@ _NAME_LENGTH: Final = 40  # longest part of a name that a message repeats
 _LIST_FORM: Final = "a folder with text files NAME.txt in UTF-8, one name a line"
 
 
-class NameMatchView(msgspec.Struct, frozen=True):
-    """Why a taxon was found."""
-
-    kind: MatchKind
-    """What the query is to the taxon: its accepted name, a synonym, a common name, its genus or family; or the start of
-    a word of a name (prefix)."""
-    name: str
-    """The name that the query matches, as the model writes it."""
-
-
 class SpeciesEntry(msgspec.Struct, frozen=True):
     """A taxon that the model can name."""
 
@@ -57,7 +47,7 @@ class SpeciesEntry(msgspec.Struct, frozen=True):
     """Key in the GBIF backbone taxonomy, if known."""
     powo_id: str | None
     """Id in Plants of the World Online and in the International Plant Names Index, if known."""
-    match: NameMatchView | None
+    match: NameMatch | None
     """Why it was found; null if the query was empty."""
 
 
@@ -143,7 +133,7 @@ def species_list(
         species=[
             SpeciesEntry(
                 **taxon_fields(each.taxon, languages),
-                match=None if each.match is None else NameMatchView(each.match.kind, each.match.name),
+                match=each.match,
             )
             for each in found
         ],

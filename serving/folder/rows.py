@@ -118,7 +118,7 @@ def _withheld(verdict: Verdict, min_score: float | None) -> Verdict:
     if min_score is None or verdict.name is None or verdict.score >= min_score:
         return verdict
     reason = f"{verdict.rank} {verdict.name} {comparison(verdict.score, min_score)}, the least score asked for."
-    return Verdict("uncertain", None, verdict.score, reason)
+    return msgspec.structs.replace(verdict, rank="uncertain", name=None, reason=reason, promise=None)
 
 
 def _of_plant(plant: Plant, shown: Photograph, failures: Sequence[Failure]) -> Row:

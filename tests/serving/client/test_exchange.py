@@ -12,12 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.errors import InputError
+from models.ranking import Verdict
 from serving.client import AsyncClient, ServiceRefusal, ServiceUnreachable
 from serving.client.clients import EVERYTHING, query_of
-from serving.schemas import Identification, ModelName, Parameters, Problem, VerdictView, parse_parameters
+from serving.schemas import Identification, ModelName, Parameters, Problem, parse_parameters
 
 ANSWER = Identification(
-    "id", ModelName("tiny", "1", "0"), VerdictView("uncertain", None, 0.1, "reason", None, False), [], [], [], None,
+    "id", ModelName("tiny", "1", "0"), Verdict("uncertain", None, 0.1, "reason", None, False), [], [], [], None,
     None, None, [], [],
 )  # fmt: skip
 
