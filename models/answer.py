@@ -94,7 +94,8 @@ class AnswerModel(msgspec.Struct, frozen=True, dict=True):
 
         Where taxa are often mistaken, the coverage holds for these and for the others.
         """
-        table, other = self.calibration.conformal, self.calibration.conformal_mistaken
+        table = self.calibration.conformal
+        other = self.calibration.conformal_mistaken
         if table is None:
             return np.zeros(0, np.intp)
         return candidate_set(table, taxa_BT, coverage, kind, None if other is None else (other, self.is_mistaken))
@@ -346,7 +347,8 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
 
 def explain(scores: Scores, decisions: Decisions, taxa_T: Doubles, model: AnswerModel, question: Question) -> Verdict:
     """Returns the verdict on the only plant of the arrays, with its reason and its promise."""
-    taxonomy, cutoffs = model.taxonomy, model.calibration.cutoffs or Cutoffs()
+    taxonomy = model.taxonomy
+    cutoffs = model.calibration.cutoffs or Cutoffs()
     verdict_rank = cast(VerdictRank, str(decisions.rank_N[0]))
     best = RankedTaxon(taxonomy.taxa[scores.named_N[0]], float(scores.confidence_N[0]))
     if verdict_rank == "not_a_plant" and scores.plant_N is not None:
@@ -402,7 +404,8 @@ def shared_ranks(allowed_T: Flags | None, taxonomy: Taxonomy) -> frozenset[Rank]
 
 def _what_place_decided(vision_T: Doubles, taxa_T: Doubles, place: PlaceModel, where: Where, taxonomy: Taxonomy) -> str:
     """Says why another taxon ranks first than without place; nothing if it is the same."""
-    before, after = int(vision_T.argmax()), int(taxa_T.argmax())
+    before = int(vision_T.argmax())
+    after = int(taxa_T.argmax())
     if before == after:
         return ""
     (rare, total), (frequent, _) = (place.prior.records(where, taxon) for taxon in (before, after))

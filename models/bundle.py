@@ -133,7 +133,8 @@ class Bundle(msgspec.Struct, frozen=True):
 
     def answer_model(self, precision: Precision) -> AnswerModel:
         """Returns what turns the outputs of one network into answers; errors as `network` and `calibration`."""
-        network, at = self.network(precision), self.taxonomy.position_of
+        network = self.network(precision)
+        at = self.taxonomy.position_of
         return AnswerModel(
             taxonomy=self.taxonomy,
             temperature=network.temperature,
@@ -149,7 +150,8 @@ class Bundle(msgspec.Struct, frozen=True):
         )
 
     def _place_model(self, precision: Precision) -> PlaceModel | None:
-        part, rule = self.record.parts.get(PLACE_PART), self.network(precision).place
+        part = self.record.parts.get(PLACE_PART)
+        rule = self.network(precision).place
         if part is None or rule is None:
             return None
         prior = read_place(self.folder / part, len(self.taxonomy.taxa))

@@ -180,7 +180,8 @@ def candidate_set(
     Returns:
         Positions of taxa, ascending. If no p-value is high enough, the set holds the taxon that conforms best.
     """
-    p_values_T, limit = table.p_values(taxa_BT, kind), 1.0 - coverage
+    p_values_T = table.p_values(taxa_BT, kind)
+    limit = 1.0 - coverage
     if of_mistaken is not None:
         p_values_T = np.where(of_mistaken[1], of_mistaken[0].p_values(taxa_BT, kind), p_values_T)
     chosen = np.flatnonzero(p_values_T > limit)
@@ -302,7 +303,8 @@ def _table(kind: type[msgspec.Struct], fields: dict[str, Any]) -> Any:
         msgspec.ValidationError: A field is missing, or has another type or a value that it cannot have.
     """
     known = {name: fields[name] for name in kind.__struct_fields__ if name in fields}
-    table, sizes = msgspec.convert(known, kind, dec_hook=_array), dict[str, int]()
+    table = msgspec.convert(known, kind, dec_hook=_array)
+    sizes = dict[str, int]()
     for name, value in known.items():
         letters = name.rpartition("_")[2] if isinstance(value, np.ndarray) else ""
         if not isinstance(value, str) and not np.isfinite(value).all():

@@ -38,7 +38,10 @@ class InputError(BotanifyError):
     def __init__(
         self, problem: str, *, value: object = None, limit: str | None = None, remedy: str | None = None
     ) -> None:
-        self.problem, self.value, self.limit, self.remedy = problem, value, limit, remedy
+        self.problem = problem
+        self.value = value
+        self.limit = limit
+        self.remedy = remedy
         super().__init__(problem)  # the problem alone: pickling passes it to __init__ again
 
     def __str__(self) -> str:

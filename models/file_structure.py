@@ -23,7 +23,9 @@ MAX_FILLER_BYTES: Final = 100_000
 MAX_DESCRIPTION_BYTES: Final = 500_000
 
 _JPEG_MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-_END_OF_IMAGE, _START_OF_SCAN, _PROGRESSIVE = 0xD9, 0xDA, frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+_END_OF_IMAGE = 0xD9
+_START_OF_SCAN = 0xDA
+_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15, without DHT, JPG and DAC
 _WITHOUT_LENGTH: Final = frozenset({*range(0x01, 0xC0), 0xD8})
 
@@ -53,7 +55,11 @@ def jpeg_scans(data: bytes) -> tuple[int, bool]:
     Raises:
         UnreadableImage: There are more than `MAX_PARTS` markers, `MAX_SCANS` scans or `MAX_FILLER_BYTES` of filler.
     """
-    at, num_markers, num_scans, num_components, is_progressive = 2, 0, 0, 0, False
+    at = 2
+    num_markers = 0
+    num_scans = 0
+    num_components = 0
+    is_progressive = False
     num_filler = 0
     while True:
         found = _JPEG_MARKER.search(data, at)
@@ -62,7 +68,8 @@ def jpeg_scans(data: bytes) -> tuple[int, bool]:
             _require("JPEG", "bytes between markers", num_filler, MAX_FILLER_BYTES)
         if found is None:
             break
-        code, at = data[found.end() - 1], found.end()
+        code = data[found.end() - 1]
+        at = found.end()
         num_markers += 1
         _require("JPEG", "markers", num_markers, MAX_PARTS)
         if code == _END_OF_IMAGE:
@@ -70,7 +77,8 @@ def jpeg_scans(data: bytes) -> tuple[int, bool]:
         if code in _WITHOUT_LENGTH:
             continue
         if code in _FRAMES:
-            num_components, is_progressive = int.from_bytes(data[at + 7 : at + 8]), code in _PROGRESSIVE
+            num_components = int.from_bytes(data[at + 7 : at + 8])
+            is_progressive = code in _PROGRESSIVE
         if code == _START_OF_SCAN:
             num_scans += 1
             _require("JPEG", "scans", num_scans, MAX_SCANS)
@@ -87,11 +95,13 @@ def webp_canvas(data: bytes) -> tuple[int, int, bool] | None:
         Width and height, px, and whether there is an alpha channel, as the first chunk states them (RFC 9649, 2.5 to
         2.7; RFC 6386, 9.1). None if it is not of a kind that holds a size; the decoder then refuses the file.
     """
-    kind, chunk = data[12:16], data[20:30]
+    kind = data[12:16]
+    chunk = data[20:30]
     if len(chunk) < 10:
         return None
     if kind == b"VP8X":  # flags and reserved bytes, then each side minus 1 in 24 bits
-        width, height = int.from_bytes(chunk[4:7], "little") + 1, int.from_bytes(chunk[7:10], "little") + 1
+        width = int.from_bytes(chunk[4:7], "little") + 1
+        height = int.from_bytes(chunk[7:10], "little") + 1
         return width, height, bool(chunk[0] & 0x10)
     if kind == b"VP8L" and chunk[0] == 0x2F:  # signature, then each side minus 1 in 14 bits, then alpha
         bits = int.from_bytes(chunk[1:5], "little")
@@ -102,7 +112,8 @@ def webp_canvas(data: bytes) -> tuple[int, int, bool] | None:
 
 
 def _check_boxes(name: str, data: bytes) -> None:
-    num_bytes, places = 0, []
+    num_bytes = 0
+    places = []
     for number, (kind, start, end) in enumerate(_boxes(data, 0, len(data)), 1):
         _require(name, "boxes", number, MAX_PARTS)
         if kind in {b"meta", b"moov"}:  # descriptions
@@ -146,9 +157,12 @@ def _webp_chunks(data: bytes) -> Iterator[bytes]:
 def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
     """Yields the boxes of an ISO base media file: kind, start and end of the content (ISO/IEC 14496-12, 4.2)."""
     while at + 8 <= end:
-        size, kind, start = int.from_bytes(data[at : at + 4]), data[at + 4 : at + 8], at + 8
+        size = int.from_bytes(data[at : at + 4])
+        kind = data[at + 4 : at + 8]
+        start = at + 8
         if size == 1:  # the size follows in 64 bits
-            size, start = int.from_bytes(data[start : start + 8]), at + 16
+            size = int.from_bytes(data[start : start + 8])
+            start = at + 16
         at = end if size == 0 else min(end, at + max(size, start - at))
         yield kind, start, max(start, at)
 
@@ -164,7 +178,8 @@ def _extent_ends(data: bytes, at: int, end: int, pixels_at: int) -> Iterator[int
         at += num_bytes
         return int.from_bytes(data[at - num_bytes : at])
 
-    version, sizes = number(4) >> 24, number(2)
+    version = number(4) >> 24
+    sizes = number(2)
     offset_bytes, length_bytes, base_bytes, index_bytes = (sizes >> shift & 15 for shift in (12, 8, 4, 0))
     id_bytes = 4 if version == 2 else 2
     for _ in range(number(id_bytes)):

@@ -139,10 +139,12 @@ class ReliabilityBin(msgspec.Struct, frozen=True):
 
 def reliability_bins(confidence_N: Doubles, hits_N: Flags) -> list[ReliabilityBin]:
     """Returns the ranges of confidence that hold pictures, in ascending order."""
-    found, bins = [], _bin_of(confidence_N)
+    found = []
+    bins = _bin_of(confidence_N)
     for at in np.unique(bins):
         inside = bins == at
-        mean, accuracy = float(confidence_N[inside].mean()), float(hits_N[inside].mean())
+        mean = float(confidence_N[inside].mean())
+        accuracy = float(hits_N[inside].mean())
         found.append(ReliabilityBin(float(at / NUM_BINS), int(inside.sum()), mean, accuracy))
     return found
 
@@ -170,7 +172,8 @@ def calibration_error(confidence_N: Doubles, hits_N: Flags, plants_N: Integers, 
 def draw_plants(plants_N: Integers, seed: int = 0) -> Iterator[Doubles]:
     """Yields how often each picture is in a draw of plants with replacement, for 1,000 draws (bootstrap)."""
     _, plant_N = np.unique(plants_N, return_inverse=True)  # numbers without gaps
-    random, num_plants = np.random.default_rng(seed), int(plant_N.max()) + 1
+    random = np.random.default_rng(seed)
+    num_plants = int(plant_N.max()) + 1
     for _ in range(_NUM_DRAWS):
         times = np.bincount(random.integers(num_plants, size=num_plants), minlength=num_plants).astype(np.float64)
         yield times[plant_N]

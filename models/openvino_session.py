@@ -134,7 +134,9 @@ def _import_openvino() -> Any:
 
 
 def _port(openvino: Any, port: Any) -> Port:
-    names, kind, shape = port.get_names(), port.get_element_type(), port.get_partial_shape()
+    names = port.get_names()
+    kind = port.get_element_type()
+    shape = port.get_partial_shape()
     return Port(
         next(iter(names & _NAMES), ", ".join(sorted(names))),
         "tensor(float)" if kind == openvino.Type.f32 else f"tensor({kind.to_dtype()})",

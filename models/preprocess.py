@@ -205,7 +205,8 @@ def to_network_input(image: Image.Image, spec: InputSpec) -> Singles:
         `chw`, float32, shape (3, spec.height, spec.width), C-contiguous.
     """
     hw3 = np.array(cropped_and_resized(image, spec), dtype=np.float32)
-    mean, std = np.array(spec.mean, dtype=np.float32), np.array(spec.std, dtype=np.float32)
+    mean = np.array(spec.mean, dtype=np.float32)
+    std = np.array(spec.std, dtype=np.float32)
     np.multiply(hw3, np.float32(1 / 255) / std, out=hw3)  # in place, as allocation costs more than the arithmetic
     np.subtract(hw3, mean / std, out=hw3)
     return np.ascontiguousarray(hw3.transpose(2, 0, 1))
@@ -244,9 +245,11 @@ def reduce_scale(opened: Image.Image, min_side_px: int) -> None:
 def center_box(width: int, height: int, spec: InputSpec) -> tuple[float, float, float, float]:
     """Returns the crop (left, upper, right, lower) of `to_network_input`, in fractional px of the picture."""
     scale = spec.crop_fraction * min(width / spec.width, height / spec.height)
-    crop_width, crop_height = spec.width * scale, spec.height * scale
+    crop_width = spec.width * scale
+    crop_height = spec.height * scale
     # Rounding errors can move an edge 1e-13 px out of the picture, which Pillow refuses.
-    left, upper = max((width - crop_width) / 2, 0.0), max((height - crop_height) / 2, 0.0)
+    left = max((width - crop_width) / 2, 0.0)
+    upper = max((height - crop_height) / 2, 0.0)
     return left, upper, min(left + crop_width, float(width)), min(upper + crop_height, float(height))
 
 
@@ -279,7 +282,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
-    rgb, (width, height) = Image.new("RGB", image.size), image.size
+    rgb = Image.new("RGB", image.size)
+    (width, height) = image.size
     num_rows = max(1, _TILE_PIXELS // width)
     num_columns = _TILE_PIXELS // num_rows
     for top in range(0, height, num_rows):

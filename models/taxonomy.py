@@ -101,7 +101,8 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     """All network outputs, in the order of the logits."""
 
     def __post_init__(self) -> None:
-        ids, keys = [taxon.taxon_id for taxon in self.taxa], [output.key for output in self.outputs]
+        ids = [taxon.taxon_id for taxon in self.taxa]
+        keys = [output.key for output in self.outputs]
         for what, values in (("taxon id", ids), ("output key", keys)):
             if len(set(values)) < len(values):
                 twice = next(value for at, value in enumerate(values) if value in values[:at])

@@ -35,7 +35,8 @@ class Readiness:
     """Whether the service is ready for requests: warmed up, healthy and not shutting down."""
 
     def __init__(self, *, is_warm: Callable[[], bool], is_healthy: Callable[[], bool]) -> None:
-        self._is_warm, self._is_healthy = is_warm, is_healthy
+        self._is_warm = is_warm
+        self._is_healthy = is_healthy
         self.is_draining = False
         """Set at the start of the shutdown; requests are still answered for a while."""
 
@@ -94,7 +95,8 @@ class Quota(Generic[_Claim]):
     """
 
     def __init__(self, capacity: int, share: float) -> None:
-        self._capacity, self._share = capacity, share
+        self._capacity = capacity
+        self._share = share
         self._by_claim: dict[_Claim, int] = {}
         self._by_client: Counter[str] = Counter()
         self._total = 0
@@ -142,7 +144,8 @@ class _QueuedPicture:
     """A picture that waits in the queue, and then holds a decoder."""
 
     def __init__(self, client: str, virtual_start_s: float) -> None:
-        self.client, self.virtual_start_s = client, virtual_start_s
+        self.client = client
+        self.virtual_start_s = virtual_start_s
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -227,7 +230,8 @@ class AdmittedRequest:
     """An identify request between its admission and its response."""
 
     def __init__(self, client: str, now: float) -> None:
-        self.client, self.arrived_at = client, now
+        self.client = client
+        self.arrived_at = now
         self.has_begun = False
         """Whether a part of its body has arrived."""
         self.num_pictures: int | None = None
@@ -249,7 +253,8 @@ class Admission:
     """Admits or refuses requests."""
 
     def __init__(self, limits: AdmissionLimits, metrics: Metrics, service_time: ServiceTime | None = None) -> None:
-        self._limits, self._metrics = limits, metrics
+        self._limits = limits
+        self._metrics = metrics
         self.service_time = service_time or ServiceTime()
         self._admitted: set[AdmittedRequest] = set()
         self._recent_clients = RecentClients()
@@ -304,7 +309,8 @@ class Admission:
         expected_s = waits_s[-1] + self.service_time.seconds_per_picture
         if expected_s > deadline_s and waits_s[0]:
             raise _overloaded(expected_s - deadline_s)
-        request.num_pictures, request.work_start = num_pictures, now
+        request.num_pictures = num_pictures
+        request.work_start = now
         start_s = self._first_virtual_start_s(now)
         request.virtual_starts_s = [start_s + wait_s for wait_s in waits_s]
 

@@ -218,7 +218,8 @@ async def read(request: AnyRequest, admitted: AdmittedRequest, deps: RouteDepend
         deps.admission.hold(admitted, len(message.get("body", b"")))
         return message
 
-    content_type, content_length = request.headers.get("content-type", ""), request.headers.get("content-length")
+    content_type = request.headers.get("content-type", "")
+    content_length = request.headers.get("content-length")
     try:
         with deps.metrics.stage_s.labels("read").time():
             return await read_body(content_type, content_length, receive, deps.body_limits, names)
@@ -257,7 +258,8 @@ class _Work:
             TimedOut: The deadline passed.
             ClientLeft: The client disconnected.
         """
-        admission, metrics = self.deps.admission, self.deps.metrics
+        admission = self.deps.admission
+        metrics = self.deps.metrics
         disconnected = asyncio.ensure_future(client_left)
         try:
             admission.start_work(self.admitted, len(self.pictures), deadline_s)
@@ -370,7 +372,9 @@ async def _recent(answered: Answered, client: Client) -> RecentAnswer:
 
 
 def _identification(id_of_request: str, answered: Answered, languages: Sequence[str]) -> Identification:
-    loaded, question, plant = answered.loaded, answered.question, answered.plant
+    loaded = answered.loaded
+    question = answered.question
+    plant = answered.plant
 
     def predictions(ranked: list[RankedTaxon], place: PlaceNote | None) -> list[Prediction]:
         return [
@@ -386,7 +390,9 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
             for at in [loaded.taxonomy.position_of[each.taxon.taxon_id]]
         ]
 
-    candidates, found, record = None, plant.candidates, loaded.bundle.record
+    candidates = None
+    found = plant.candidates
+    record = loaded.bundle.record
     if found is not None and question.coverage is not None:
         network = loaded.bundle.network(loaded.precision)
         is_measured = found.guarantee is not None and plant.place is None
@@ -413,21 +419,24 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
         uses_place=plant.place is not None,
         place=_place_use(answered),
         look_alikes=predictions(plant.look_alikes, plant.place),
-        images=[
-            ImageView(
-                index=index,
-                width=width,
-                height=height,
-                plant_score=picture.plant_score,
-                weight=picture.weight,
-                predictions=predictions(picture.taxa, picture.place),
-                preview=preview,
-            )
-            for index, ((width, height), picture, preview) in enumerate(
-                zip(answered.sizes, plant.pictures, answered.previews, strict=True)
-            )
-        ],
+        images=[_image_view(answered, index, predictions) for index in range(len(answered.sizes))],
         warnings=answered.warnings,
+    )
+
+
+def _image_view(
+    answered: Answered, index: int, predictions: Callable[[list[RankedTaxon], PlaceNote | None], list[Prediction]]
+) -> ImageView:
+    width, height = answered.sizes[index]
+    picture = answered.plant.pictures[index]
+    return ImageView(
+        index=index,
+        width=width,
+        height=height,
+        plant_score=picture.plant_score,
+        weight=picture.weight,
+        predictions=predictions(picture.taxa, picture.place),
+        preview=answered.previews[index],
     )
 
 

@@ -55,8 +55,11 @@ class LoadedBundle:
         *,
         taxa_lists: TaxaLists,
     ) -> None:
-        self.bundle, self.precision, self.policy = bundle, precision, policy
-        self.spec, self.taxonomy = bundle.record.input, bundle.taxonomy
+        self.bundle = bundle
+        self.precision = precision
+        self.policy = policy
+        self.spec = bundle.record.input
+        self.taxonomy = bundle.taxonomy
         self.names = TaxonNames(bundle.taxonomy)
         self.selector = TaxaSelector(self.names, taxa_lists)
         self.scheduler = Scheduler(networks, policy, metrics)
@@ -189,8 +192,11 @@ class LiveBundle:
         timeout_s: float = _WARM_UP_TIMEOUT_S,
     ) -> None:
         self.current = first
-        self._open_next, self._decoder, self._metrics = open_next, decoder, metrics
-        self._read_keys, self._timeout_s = read_keys, timeout_s
+        self._open_next = open_next
+        self._decoder = decoder
+        self._metrics = metrics
+        self._read_keys = read_keys
+        self._timeout_s = timeout_s
         self._lock = asyncio.Lock()  # of the warm-up and of each reload
         self._running: asyncio.Task[LoadedBundle] | None = None
         self._pending: asyncio.Task[LoadedBundle] | None = None
@@ -238,7 +244,8 @@ class LiveBundle:
     async def _reload_next(self) -> LoadedBundle:
         async with self._lock:
             # From now on a request needs another reload, because the files may change after this one has read them.
-            self._running, self._pending = self._pending, None
+            self._running = self._pending
+            self._pending = None
             try:
                 return await self._reload()
             except Exception as error:
@@ -263,7 +270,8 @@ class LiveBundle:
                 problem = "the network does not run"
                 raise BundleError(problem, value=reason, remedy="export the bundle again") from error  # ONNX Runtime's
             raise
-        old, self.current = self.current, new
+        old = self.current
+        self.current = new
         old.retire()
         self._metrics.reloads.labels("swapped").inc()
         self._publish()
@@ -292,7 +300,8 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
     cuda = settings.provider == "cuda"
     taxa_lists = read_taxa_lists(settings.taxa_lists)
     if settings.plantnet_api and ALL_TAXA in taxa_lists:
-        problem, remedy = "a list of taxa has the name that stands for all taxa in Pl@ntNet's interface", "rename it"
+        problem = "a list of taxa has the name that stands for all taxa in Pl@ntNet's interface"
+        remedy = "rename it"
         raise InputError(problem, value=f"{ALL_TAXA}.txt", remedy=remedy)
     bundle = load_bundle(find_bundle(settings))
     for warning in bundle.warnings:
@@ -306,7 +315,8 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
     )
     loaded = LoadedBundle(bundle, precision, networks, policy, metrics, taxa_lists=taxa_lists)
     for name, choice in loaded.selector.lists.items():
-        num_taxa, num_unknown = int(choice.chosen_T.sum()), len(choice.unknown)
+        num_taxa = int(choice.chosen_T.sum())
+        num_unknown = len(choice.unknown)
         _log.info("taxa_list", list=name, num_taxa=num_taxa, num_unknown_names=num_unknown)
     return loaded
 

@@ -62,7 +62,8 @@ class Metrics:
         self.decode_bytes = gauge("botanify_decode_bytes", "Memory reserved for decodes in progress.")
         self.model = Info("botanify_model", "The model that answers.", registry=registry)
         ProcessCollector(registry=registry)
-        self._recent_text, self._text_until = b"", 0.0
+        self._recent_text = b""
+        self._text_until = 0.0
         # Counters of failures are exported from the start. Otherwise each would appear with its first failure, and
         # Prometheus' `increase` does not see a first value.
         for counted, names in (
@@ -81,7 +82,8 @@ class Metrics:
         """Returns the text of the last second; to make one takes 8 ms, in which the event loop does nothing else."""
         now = time.monotonic()
         if now >= self._text_until:
-            self._recent_text, self._text_until = self.text(), now + _TEXT_KEPT_S
+            self._recent_text = self.text()
+            self._text_until = now + _TEXT_KEPT_S
         return self._recent_text
 
 

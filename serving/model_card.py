@@ -148,8 +148,10 @@ class ModelCard(msgspec.Struct, frozen=True):
 
 def model_card(loaded: LoadedBundle, limits: UploadLimits, correction_days: int | None = None) -> ModelCard:
     """Builds the response of `/model`."""
-    bundle, precision = loaded.bundle, loaded.precision
-    record, ranks = bundle.record, [taxon.rank for taxon in bundle.taxonomy.taxa]
+    bundle = loaded.bundle
+    precision = loaded.precision
+    record = bundle.record
+    ranks = [taxon.rank for taxon in bundle.taxonomy.taxa]
     return ModelCard(
         name=record.name,
         version=record.version,
@@ -202,11 +204,13 @@ def _why_place_counts(loaded: LoadedBundle) -> str:
 
 
 def _calibration_facts(loaded: LoadedBundle) -> CalibrationFacts | None:
-    fitted_on, table = loaded.calibration.fitted_on, loaded.calibration.conformal
+    fitted_on = loaded.calibration.fitted_on
+    table = loaded.calibration.conformal
     if fitted_on is None:
         return None
     uncalibrated = () if table is None else loaded.calibration.uncalibrated_taxa
-    bundle, precision = loaded.bundle, loaded.precision
+    bundle = loaded.bundle
+    precision = loaded.precision
     metrics = bundle.record.metrics if precision == "fp32" else bundle.network(precision).metrics
     return CalibrationFacts(
         data=fitted_on.data,

@@ -235,7 +235,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _head_without_upgrade(self) -> bytes:
         """Returns the head without the header Upgrade, which a server may ignore (RFC 9110, section 7.8)."""
-        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        method = self.parser.get_method()
+        version = self.parser.get_http_version().encode()
         lines = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
         return b"\r\n".join([b"%s %s HTTP/%s" % (method, self.url, version), *lines, b"", b""])
 

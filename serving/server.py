@@ -42,7 +42,9 @@ class DrainingServer(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, readiness: Readiness, drain_s: float, shutdown_s: float) -> None:
         super().__init__(config)
-        self._readiness, self._drain_s, self._shutdown_s = readiness, drain_s, shutdown_s
+        self._readiness = readiness
+        self._drain_s = drain_s
+        self._shutdown_s = shutdown_s
         self._end_at: float | None = None  # on the clock of `time.monotonic`
         self._listening: list[socket.socket] = []
 

@@ -56,7 +56,8 @@ class Worker:
         lower_priority()
         while (item := self._calls.get()) is not None:
             call, future = item
-            result, error = None, None
+            result = None
+            error = None
             try:
                 result = call()
             except Exception as raised:  # an error of the network must not end this thread

@@ -161,9 +161,11 @@ def compare(
         _answers(bundle, precision, Pictures(manifest, rows_N, bundle.record.input, name, workers), ids_N)
         for bundle in (old, new)
     )
-    plants_N, known_N = plants_of(manifest, rows_N), ids_N != UNKNOWN_TAXON
+    plants_N = plants_of(manifest, rows_N)
+    known_N = ids_N != UNKNOWN_TAXON
     hits = (old_N.top1_N[known_N], new_N.top1_N[known_N], plants_N[known_N])
-    micro, macro = micro_share(*hits), macro_share(*hits, np.unique(ids_N[known_N], return_inverse=True)[1])
+    micro = micro_share(*hits)
+    macro = macro_share(*hits, np.unique(ids_N[known_N], return_inverse=True)[1])
     answers = answer_shares(old_N, new_N, plants_N, known_N)
     before, after = (held_out(bundle.record, manifest, rows_N, trained_on) for bundle in (old, new))
     has_proved_loss = micro.is_proved or macro.is_proved or answers.exceeding(only_proved=True)
@@ -197,7 +199,8 @@ def frozen_set(manifest: Manifest, split: Split, old: Taxonomy, new: Taxonomy) -
     Raises:
         DataError: The split is empty, or the bundles and the data share no taxon.
     """
-    rows, taxonomy = manifest.rows_of(split), manifest.taxonomy
+    rows = manifest.rows_of(split)
+    taxonomy = manifest.taxonomy
     ids = np.array([taxonomy.outputs[label].taxon_id for label in manifest.labels[rows]])
     old_ids, new_ids = ({output.taxon_id for output in each.outputs} for each in (old, new))
     species = {taxon.taxon_id for taxon in taxonomy.taxa if taxon.rank == "species"}
@@ -290,7 +293,8 @@ def _drawn_share(
     """
     before, after = (figure(each, np.ones(len(plants_N))) for each in (old, new))
     drawn = [sign * (figure(old, times_N) - figure(new, times_N)) for times_N in draw_plants(plants_N)]
-    loss, (low, high) = sign * (before - after), np.nanquantile(drawn, [0.025, 0.975])
+    loss = sign * (before - after)
+    (low, high) = np.nanquantile(drawn, [0.025, 0.975])
     interval = (min(float(low), loss), max(float(high), loss))
     return PairedShare(before, after, loss, interval, len(plants_N), len(np.unique(plants_N)))
 
@@ -303,7 +307,8 @@ def _mean(flags_N: Flags, weight_N: Doubles) -> float:
 
 def _answers(bundle: Bundle, precision: Precision, pictures: Pictures, ids_N: npt.NDArray[np.str_]) -> Answers:
     """Runs a bundle on pictures, each alone; the right taxon of each has this id."""
-    session, model = bundle.open_session(precision, num_threads=1), bundle.answer_model(precision)
+    session = bundle.open_session(precision, num_threads=1)
+    model = bundle.answer_model(precision)
     output_of = {output.taxon_id: index for index, output in enumerate(bundle.taxonomy.outputs)}
     labels_N = np.array([output_of.get(taxon_id, 0) for taxon_id in ids_N])  # any output for a stranger
     found = []
@@ -330,11 +335,13 @@ def _weighted_share(old_hits_N: Flags, new_hits_N: Flags, plants_N: Whole, weigh
     is up to 9 %. A normal interval with half a picture added to each cell of each taxon almost never ends below 0.5
     points, even where nothing is lost.
     """
-    lost_N, won_N = old_hits_N & ~new_hits_N, new_hits_N & ~old_hits_N
+    lost_N = old_hits_N & ~new_hits_N
+    won_N = new_hits_N & ~old_hits_N
     # The number of equal plants whose mean varies as much as the weighted mean; pictures of one plant count as one. Of
     # two numbers it is the smaller: Kish's (1965) for all plants, and the one for the plants whose answers changed,
     # which matches mean and variance as Fay and Feuer (1997) do for weighted rates.
-    number, changed_P = effective_number(plants_N, weights_N), np.bincount(plants_N, weights_N * (lost_N | won_N))
+    number = effective_number(plants_N, weights_N)
+    changed_P = np.bincount(plants_N, weights_N * (lost_N | won_N))
     if changed_P.any():
         number = min(number, float(changed_P.sum() / (changed_P**2).sum()))
     # Rounding errors can raise a sum of weights 1e-16 above 1.

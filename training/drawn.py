@@ -39,7 +39,10 @@ _PICTURES: Final = "pictures"
 _QUALITY: Final = 90  # JPEG
 _OVERSAMPLING: Final = 2  # edges are drawn at twice the size and scaled down
 _GOLDEN: Final = 0.618034  # steps around the color wheel that keep the hues of any number of species apart
-_NAMES_STREAM, _TRAITS_STREAM, _PICTURE_STREAM = 15, 1, 2  # of random numbers
+# of random numbers
+_NAMES_STREAM = 15
+_TRAITS_STREAM = 1
+_PICTURE_STREAM = 2
 _KIN: Final = 4  # species of a genus, genera of a family
 _STARTS: Final = (
     "Vel Mar Cal Thor Nim Sol Hel Bryn Cor Dal Fen Gal Hyst Ist Jun Kal Lor Mel Nol Or Pel Quin Ros Sil Tal Ul "
@@ -106,9 +109,11 @@ def draw_plant(species: int, picture: int, *, seed: int = 0, size_px: int = SIDE
     petal_color = _rgb(hue, rng.uniform(0.55, 0.95), rng.uniform(0.75, 1.0))
     center_color = _rgb(rng.uniform(), 0.8, rng.uniform(0.3, 0.9))
     leaf_color = _rgb(rng.uniform(0.22, 0.42), rng.uniform(0.4, 0.9), rng.uniform(0.3, 0.65))
-    num_petals, petal_width = int(rng.integers(3, 13)), rng.uniform(0.2, 0.6)
+    num_petals = int(rng.integers(3, 13))
+    petal_width = rng.uniform(0.2, 0.6)
     center_radius = rng.uniform(0.12, 0.35)
-    num_leaves, leaf_width = int(rng.integers(2, 9)), rng.uniform(0.15, 0.6)
+    num_leaves = int(rng.integers(2, 9))
+    leaf_width = rng.uniform(0.15, 0.6)
 
     rng = np.random.default_rng([seed, _PICTURE_STREAM, species, picture])
     side = _OVERSAMPLING * size_px

@@ -118,7 +118,8 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
     if command.suspects and command.out is None:
         remedy = "give --out DIR, or leave out --suspects"
         raise DataError("the list of suspect labels has no folder", value="--suspects without --out", remedy=remedy)
-    manifest, strangers = Manifest(command.data, command.shards), _unknown_plants(command)
+    manifest = Manifest(command.data, command.shards)
+    strangers = _unknown_plants(command)
     results: list[tuple[Evaluation, Predictions]] = []
     bundle = load_bundle(command.bundle) if command.bundle is not None else None
     subjects = [bundle_subject(bundle, command.precision)] if bundle else []
@@ -141,7 +142,8 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         results.append((evaluation, predictions))
         files = {} if command.out is None else _reports(evaluation, predictions, manifest)
         if subject.bundle is not None:
-            network, bf16 = subject.bundle.network_path(command.precision), command.precision == "bf16"
+            network = subject.bundle.network_path(command.precision)
+            bf16 = command.precision == "bf16"
             others = {
                 name: PictureFiles(paths, subject.input).outputs(network, command.out, bf16=bf16)[0]
                 for name, paths in strangers.items()
@@ -188,8 +190,11 @@ def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:
     """Returns a bundle's network, run one picture at a time as the service does on a CPU."""
     from training.evaluation.pictures import run_side_by_side
 
-    session, temperature = bundle.open_session(precision, num_threads=1), bundle.network(precision).temperature
-    record, output_keys, run = bundle.record, bundle.taxonomy.output_keys, partial(run_side_by_side, session)
+    session = bundle.open_session(precision, num_threads=1)
+    temperature = bundle.network(precision).temperature
+    record = bundle.record
+    output_keys = bundle.taxonomy.output_keys
+    run = partial(run_side_by_side, session)
     return Subject("bundle", run, record.input, output_keys, temperature, record.manifest_sha256, bundle)
 
 
@@ -216,7 +221,8 @@ def _checkpoint_subject(path: Path, served: InputSpec | None) -> Subject:
                 found = exported(torch.from_numpy(pixels).to(device, memory_format=torch.channels_last))
             yield NetworkOutput(*(each.float().cpu().numpy() for each in found))
 
-    spec, output_keys = served or stored_input_spec(checkpoint.recipe, origin=str(path)), tuple(checkpoint.output_keys)
+    spec = served or stored_input_spec(checkpoint.recipe, origin=str(path))
+    output_keys = tuple(checkpoint.output_keys)
     return Subject("checkpoint", run, spec, output_keys, temperature=1.0, trained_with=checkpoint.trained_with)
 
 

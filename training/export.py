@@ -178,7 +178,8 @@ def _thresholds(words: Iterable[str]) -> dict[Rank, float]:
 
 def _named(command: Export) -> Export:
     """Fills in the name and the version, so that the model card's command repeats them; asks for a description."""
-    name, versions = command.name or command.data.resolve().name, [(1, -1)]
+    name = command.name or command.data.resolve().name
+    versions = [(1, -1)]
     for path in command.out.parent.glob(f"*/{BUNDLE_FILE}"):
         with suppress(OSError, msgspec.MsgspecError):
             other = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
@@ -225,10 +226,8 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
         )
     negatives = None
     if command.negatives:
-        found, trained_on = (
-            list_negatives(command.negatives),
-            (checkpoint.plant_output or {}).get("negatives_sha256", ""),
-        )
+        found = list_negatives(command.negatives)
+        trained_on = (checkpoint.plant_output or {}).get("negatives_sha256", "")
         name = "pictures without a plant"
         if trained_on:
             name += f" that the network {'was' if trained_on == found.sha256 else 'may have been'} trained on"
@@ -313,7 +312,8 @@ def _print(bundle: Bundle) -> None:
         print(f"{precision}: temperature {network.temperature:.3f}. {network.note}".rstrip())
         print(f"  {describe_fit(bundle.calibration(precision))}")
         for rank in RANKS:
-            threshold, promise = getattr(network.thresholds, rank), getattr(network.promises, rank)
+            threshold = getattr(network.thresholds, rank)
+            promise = getattr(network.promises, rank)
             print(f"  {describe_threshold(rank, threshold, promise)}")
         _print_figures(network.checks, bundle.record.metrics if precision == "fp32" else network.metrics)
     for precision, left_out in bundle.record.left_out.items():

@@ -88,7 +88,8 @@ def current_commit() -> str:
 
     A copy without .git has what the variable GIT_COMMIT says, or "unknown".
     """
-    root, told = Path(__file__).parents[1], os.environ.get("GIT_COMMIT", "unknown")
+    root = Path(__file__).parents[1]
+    told = os.environ.get("GIT_COMMIT", "unknown")
     if not (root / ".git").exists():  # git would look for it in the folders above
         return told
     try:

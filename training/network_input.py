@@ -53,7 +53,8 @@ def with_fitting_sizes(recipe: Recipe) -> tuple[Recipe, str]:
     Raises:
         RecipeError: The network takes one size only, and the recipe has others.
     """
-    architecture, pictures = recipe.network.architecture, recipe.pictures
+    architecture = recipe.network.architecture
+    pictures = recipe.pictures
     multiple = side_multiple(architecture)
     if multiple == 1:
         sides = {pictures.picture_px, pictures.serve_px, *(side_px for _, side_px in pictures.progressive)}
@@ -107,7 +108,8 @@ def _input_of(architecture: str, weights: str) -> tuple[Literal["bicubic", "bili
         return spec.interpolation, spec.mean, spec.std
     published = timm.get_pretrained_cfg(architecture)
     assert published is not None
-    mean, std = cast(Channels, published.mean), cast(Channels, published.std)
+    mean = cast(Channels, published.mean)
+    std = cast(Channels, published.std)
     return "bilinear" if published.interpolation == "bilinear" else "bicubic", mean, std
 
 

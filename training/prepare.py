@@ -204,14 +204,18 @@ def prepare(command: Folder | Table | Sources) -> Report:
         DataError: A data set cannot be used or no picture is left; an older manifest then stays in place.
     """
     if isinstance(command, Sources):
-        collection, base = read_collection(command.collection), command.root
+        collection = read_collection(command.collection)
+        base = command.root
     else:
-        collection, base = _collection_of_one(command), Path()
+        collection = _collection_of_one(command)
+        base = Path()
     sources = read_sources(collection, base)
-    classes, notes = name_classes(collection, base, sources), [note for each in sources.values() for note in each.notes]
+    classes = name_classes(collection, base, sources)
+    notes = [note for each in sources.values() for note in each.notes]
     if collection.names is not None:
         taxonomy, note = with_names(classes.taxonomy, base / collection.names)
-        classes, notes = msgspec.structs.replace(classes, taxonomy=taxonomy), [*notes, note]
+        classes = msgspec.structs.replace(classes, taxonomy=taxonomy)
+        notes = [*notes, note]
     command.out.mkdir(parents=True, exist_ok=True)
     pictures, unusable = decode_pictures(
         sources, classes, cache=command.out / CACHE_FILE, workers=command.workers, min_side_px=collection.min_side_px
@@ -230,7 +234,8 @@ def _collection_of_one(command: Folder | Table) -> Collection:
         root = folder = command.pictures.resolve()
         entry: dict[str, Any] = {"layout": "image_folder"}
     else:
-        root, folder = command.table.resolve(), command.table.resolve().parent
+        root = command.table.resolve()
+        folder = command.table.resolve().parent
         columns = {"path": command.path_column, "scientific_name": command.name_column}
         entry = {"layout": "table", "columns": {ours: theirs for ours, theirs in columns.items() if theirs}}
     name = command.source or folder.name.replace(":", "-")
@@ -267,7 +272,8 @@ def name_classes(collection: Collection, base: Path, sources: Mapping[str, Sourc
         for name, source in sources.items()
     }
     corrections = {name: entry.names for name, entry in collection.sources.items()}
-    synonyms, synonyms_from = {}, ""
+    synonyms = {}
+    synonyms_from = ""
     if collection.synonyms is not None:
         synonyms = read_synonyms(base / collection.synonyms, names_to_look_up(plants, corrections))
         synonyms_from = collection.synonyms.name
@@ -333,7 +339,8 @@ def write_dataset(
 
 
 def _require_num_outputs(taxonomy: Taxonomy, rules: Collection, left_out: Sequence[LeftOut] = ()) -> None:
-    found, expected = len(taxonomy.outputs), rules.expect_outputs
+    found = len(taxonomy.outputs)
+    expected = rules.expect_outputs
     if expected and found != expected:
         by_source = Counter(output.source for output in taxonomy.outputs)
         counts = ", ".join(f"{count} of {source}" for source, count in by_source.items())

@@ -243,7 +243,8 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
         if isinstance(part, dict):  # a path that is an empty text is not set
             content = content | {section: {knob: part[knob] for knob in part if part[knob] != "" or knob not in paths}}
     recipe = check_section(content, Recipe, origin)
-    steps, last_px = recipe.pictures.progressive, recipe.pictures.picture_px
+    steps = recipe.pictures.progressive
+    last_px = recipe.pictures.picture_px
     if steps and steps[-1][1] != last_px:
         raise RecipeError(
             f"the recipe {origin} has two sizes for the last training pictures",

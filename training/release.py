@@ -147,8 +147,11 @@ def promote(command: Promote) -> None:
         BundleError: The comparison speaks against the bundle, or its copy in the registry fails verification.
         DataError: There is nothing to compare on, or the registry changed in the meantime.
     """
-    registry, new = Registry(command.registry), load_bundle(command.bundle)
-    before, report, accepted = registry.current, "", ""
+    registry = Registry(command.registry)
+    new = load_bundle(command.bundle)
+    before = registry.current
+    report = ""
+    accepted = ""
     if before == entry_name(new):
         raise DataError("the pointer already names this bundle", value=before, remedy="promote another bundle")
     if before is None:
@@ -179,7 +182,8 @@ def promote(command: Promote) -> None:
 
 def list_registry(registry: "Registry") -> None:
     """Prints the bundles and the history of a registry."""
-    current, changes = registry.current, registry.history()
+    current = registry.current
+    changes = registry.history()
     bundles = Table("", "entry", "sealed", "top-1", title=str(registry.folder))
     entries = (path.parent for path in registry.folder.glob(f"[!.]*/{BUNDLE_FILE}"))
     for entry in sorted(entry.name for entry in entries if entry.name != CURRENT):
@@ -346,7 +350,8 @@ class Registry:
                     value=self.current or "no bundle",
                     remedy="promote a bundle instead",
                 )
-            before, after = in_use[-1], in_use[-2]
+            before = in_use[-1]
+            after = in_use[-2]
             load_bundle(self.folder / after)
             self._change(Change(action="rollback", before=before, after=after))
         return before, after
@@ -395,7 +400,8 @@ def entry_name(bundle: Bundle) -> str:
 
 def completed_changes(changes: Sequence[Change], current: str | None) -> list[Change]:
     """Returns the changes that led to the pointer's entry, the oldest first, without those that were interrupted."""
-    completed, name = [], current
+    completed = []
+    name = current
     for change in reversed(changes):
         if name is not None and change.after == name:
             completed.append(change)

@@ -72,7 +72,8 @@ def judge_labels(features: Rows, taxa_N: Whole, plants_N: Plants, taxonomy: Taxo
     def read(chosen: slice | Whole) -> Floats:
         """Log-likelihoods but for a constant; minus infinity for taxa that are left out."""
         some = rows[chosen]
-        some_NF, logits_NT = unit_length(features[some]), np.full((len(some), len(taxonomy.taxa)), -np.inf, np.float32)
+        some_NF = unit_length(features[some])
+        logits_NT = np.full((len(some), len(taxonomy.taxa)), -np.inf, np.float32)
         for fold, table in enumerate(tables):
             own = np.flatnonzero(fold_N[some] == fold)
             whitened = (some_NF[own] - table.center_F) @ table.basis_FD @ table.within_DD
@@ -83,7 +84,9 @@ def judge_labels(features: Rows, taxa_N: Whole, plants_N: Plants, taxonomy: Taxo
         Output(key=taxon.taxon_id, source="taxa", taxon_id=taxon.taxon_id) for taxon in taxonomy.taxa
     )
     by_taxon = replace(taxonomy, outputs=each_its_output)
-    logits, labels, plants = ComputedRows((len(rows), len(taxonomy.taxa)), read), taxa_N[rows], plants_N[rows]
+    logits = ComputedRows((len(rows), len(taxonomy.taxa)), read)
+    labels = taxa_N[rows]
+    plants = plants_N[rows]
     temperature = fit_temperature(logits, labels, by_taxon, plants)
     return score_pictures(logits, labels, AnswerModel(by_taxon, temperature), rows=rows, plants=plants)
 
@@ -104,8 +107,10 @@ def two_folds(plants_N: Plants, taxa_N: Whole) -> Whole:
 
 def suspects_of(found: Predictions) -> Predictions:
     """Returns the pictures that are suspected, the one whose label is contradicted most first."""
-    labels_N, named_N = found.taxon_labels_N, found.named_N
-    sum_T, count_T = np.bincount(labels_N, found.right_N), np.bincount(labels_N)
+    labels_N = found.taxon_labels_N
+    named_N = found.named_N
+    sum_T = np.bincount(labels_N, found.right_N)
+    count_T = np.bincount(labels_N)
     typical_T = sum_T / count_T.clip(1)
     suspected = ~found.hits & (found.confidence_N >= typical_T[named_N]) & (found.right_N < typical_T[labels_N])
     chosen = np.flatnonzero(suspected)
@@ -114,12 +119,14 @@ def suspects_of(found: Predictions) -> Predictions:
 
 def suspects_table(suspects: Predictions, manifest: Manifest) -> bytes:
     """Writes a CSV line for each suspect: its file, and id, score and name of the label and of the suggestion."""
-    taxa, text = manifest.taxonomy.taxa, io.StringIO(newline="")
+    taxa = manifest.taxonomy.taxa
+    text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
     columns = suspects.rows, suspects.taxon_labels_N, suspects.named_N, suspects.right_N, suspects.confidence_N
     for row, label, named, score, suggested in zip(*columns, strict=True):
-        right, other = taxa[label], taxa[named]
+        right = taxa[label]
+        other = taxa[named]
         scores = f"{score:.6f}", f"{suggested:.6f}"
         names = right.scientific_name, other.scientific_name
         writer.writerow((manifest.name(int(row)), right.taxon_id, other.taxon_id, *scores, *names))

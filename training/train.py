@@ -205,7 +205,8 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
     from training.monitor.monitor import PROFILE_WARMUP, profile_steps
 
     recipe = command.recipe
-    folder, weights = recipe.run.run, recipe.network.weights
+    folder = recipe.run.run
+    weights = recipe.network.weights
     resumes = ranks.broadcast(ranks.is_main and _resumes(command))
     with seeded(recipe.run.seed):  # the same random weights on every rank
         network = new_network(recipe, len(manifest.taxonomy.outputs))
@@ -229,9 +230,11 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
         with profile_steps(trainer.engine.optimizer, folder, command.profile if ranks.is_main else 0):
             position = trainer.run(max_steps, command.max_seconds or math.inf)
     if ranks.is_main:
-        found, name = "nothing was validated", LAST
+        found = "nothing was validated"
+        name = LAST
         if position.best >= 0:
-            found, name = f"best validation top-1 {position.best:.1%}", BEST
+            found = f"best validation top-1 {position.best:.1%}"
+            name = BEST
         print(
             f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; {found}. "
             f"Next: python training/evaluate.py --checkpoint {folder / name} --data {recipe.data.data}"

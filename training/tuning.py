@@ -78,7 +78,9 @@ def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks 
     ranks = ranks or Ranks()
     if not ranks.is_main:
         return None
-    console, classes, trials = Console(), training_classes(manifest, recipe), list[Trial]()
+    console = Console()
+    classes = training_classes(manifest, recipe)
+    trials = list[Trial]()
 
     def measure(batch_size: int) -> Trial:
         trial = launch(with_batch_size(recipe, batch_size), classes, device)
@@ -94,7 +96,9 @@ def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks 
     order.side_px = recipe.pictures.picture_px
     batches = iter(loader)
     next(batches)  # its processes start
-    began, pictures, seconds = time.perf_counter(), 0, 0.0
+    began = time.perf_counter()
+    pictures = 0
+    seconds = 0.0
     for _, labels in batches:
         pictures += num_plants(labels)
         seconds = time.perf_counter() - began
@@ -182,7 +186,8 @@ def find_batch_size(measure: Callable[[int], Trial], largest: int) -> Trial:
         return max((trial.pictures_per_s for trial in running()), default=0.0)
 
     start = size = min(_START, 1 << (largest.bit_length() - 1))
-    in_vain, too_large = 0, largest + 1
+    in_vain = 0
+    too_large = largest + 1
     while size <= largest and in_vain < 2:  # a single crash or doubling without gain may be chance
         before = fastest()
         trial = tried[size] = measure(size)
@@ -191,17 +196,20 @@ def find_batch_size(measure: Callable[[int], Trial], largest: int) -> Trial:
             break
         in_vain = 0 if trial.fits and trial.pictures_per_s > before * (1 + NEAR) else in_vain + 1
         size *= 2
-    is_slower, size = False, start
+    is_slower = False
+    size = start
     while size > 1 and not is_slower:
         size //= 2
         trial = tried[size] = measure(size)
         is_slower = trial.fits and trial.pictures_per_s < fastest() * (1 - NEAR)
     if not running():
         first = tried[min(tried)]
-        size, why = first.batch_size, f" ({first.note})" if first.note else ""
+        size = first.batch_size
+        why = f" ({first.note})" if first.note else ""
         raise NothingRan(f"no batch size could be measured; a batch of {size}: {first.outcome}{why}.")
     size = running()[-1].batch_size
-    step, too_large = max(size // 4 // _STEP * _STEP, _STEP), min(too_large, 2 * size)
+    step = max(size // 4 // _STEP * _STEP, _STEP)
+    too_large = min(too_large, 2 * size)
     while in_vain < 2 and size // step < (last := (too_large - 1) // step):
         middle = (size // step + 1 + last) // 2 * step
         tried[middle] = measure(middle)

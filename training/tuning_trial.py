@@ -74,12 +74,14 @@ def time_batch_size(recipe: Recipe, classes: TrainingClasses, device: torch.devi
 
 
 def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, budget_s: float) -> Trial:
-    started, batch_size = time.perf_counter(), recipe.schedule.batch_size
+    started = time.perf_counter()
+    batch_size = recipe.schedule.batch_size
     network = new_network(recipe, len(classes.taxon_of_output))
     # Enough steps that the learning rate does not reach zero.
     engine = Engine(recipe, network, device, classes, steps_per_epoch=10_000)
     # The memory of a validation counts, too.
-    batch, side_px = EVALUATION_BATCH if device.type == "cuda" else 1, recipe.pictures.serve_px
+    batch = EVALUATION_BATCH if device.type == "cuda" else 1
+    side_px = recipe.pictures.serve_px
     engine.scores(torch.zeros(batch, 3, side_px, side_px, dtype=torch.uint8))
     engine.train_mode()
     take = _steps(engine, batch_size, max(sides_of_epochs(recipe)))
@@ -90,7 +92,8 @@ def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, 
             break
     warmup_s = time.perf_counter() - started
     num_steps = min(max(round(_WINDOW_S / step_s), 1), _MAX_STEPS)
-    began, windows_s = time.perf_counter(), [take(num_steps) / num_steps]
+    began = time.perf_counter()
+    windows_s = [take(num_steps) / num_steps]
     while len(windows_s) < _WINDOWS and time.perf_counter() - began + windows_s[-1] * num_steps < budget_s:
         windows_s.append(take(num_steps) / num_steps)
     speed = batch_size / statistics.median(windows_s)
@@ -111,7 +114,8 @@ def _steps(engine: Engine, batch_size: int, side_px: int) -> Callable[[int], flo
         labels_B = torch.cat([torch.randint(0, engine.network.num_outputs, (batch_size,)), torch.tensor(added).long()])
         pixels_BHW3 = torch.randint(0, 256, (len(labels_B), side_px, side_px, 3), dtype=torch.uint8)
         if engine.device.type == "cuda":
-            pixels_BHW3, labels_B = pixels_BHW3.pin_memory(), labels_B.pin_memory()
+            pixels_BHW3 = pixels_BHW3.pin_memory()
+            labels_B = labels_B.pin_memory()
         return pixels_BHW3.permute(0, 3, 1, 2), labels_B
 
     batches = [random_batch(), random_batch()]
@@ -133,6 +137,7 @@ def _steps(engine: Engine, batch_size: int, side_px: int) -> Callable[[int], flo
 def _memory(device: torch.device) -> tuple[float, float]:
     """Peak memory of the card, GB, and as a share of all of it; includes the CUDA context and other programs."""
     free, total = torch.cuda.mem_get_info(device)
-    peak, now = torch.cuda.max_memory_reserved(device), torch.cuda.memory_reserved(device)
+    peak = torch.cuda.max_memory_reserved(device)
+    now = torch.cuda.memory_reserved(device)
     taken = peak + max(total - free - now, 0)
     return taken / _GB, taken / total

@@ -142,7 +142,8 @@ def export(command: Export, store: "Store") -> str:
     shutil.rmtree(draft, ignore_errors=True)
     (draft / "pictures").mkdir(parents=True)
     rows: dict[str, tuple[str, str, str, str]] = {}
-    names, groups = _names_of(chosen), _groups_of(chosen)
+    names = _names_of(chosen)
+    groups = _groups_of(chosen)
     for each in chosen:
         for sha256 in each.pictures:
             with suppress(FileNotFoundError):  # a service deletes what is too old meanwhile

@@ -106,7 +106,8 @@ class Store:
     """
 
     def __init__(self, folder: Path, database: str = "", max_bytes: int = 10_000_000_000) -> None:
-        self._folder, self._max_bytes = folder, max_bytes
+        self._folder = folder
+        self._max_bytes = max_bytes
         try:
             (folder / _PICTURES).mkdir(parents=True, exist_ok=True)
             sqlite = URL.create("sqlite", database=str(folder.resolve() / DATABASE_FILE))

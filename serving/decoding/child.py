@@ -46,7 +46,9 @@ _TRIM_BYTES: Final = 48_000_000  # a 12 MP photograph takes 25 to 40 MB, and dec
 
 def main() -> None:
     """Decodes until standard input closes. Arguments: descriptor of the shared area, bytes and seconds per picture."""
-    descriptor, child_bytes, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    descriptor = int(sys.argv[1])
+    child_bytes = int(sys.argv[2])
+    seconds = float(sys.argv[3])
     # uvloop passes on all that the service can inherit: it ignores `close_fds`.
     os.closerange(3, descriptor)
     os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
@@ -67,7 +69,9 @@ class _Decoder:
     """Executes commands; keeps nothing between them."""
 
     def __init__(self, area: SharedArea, child_bytes: int, seconds: float) -> None:
-        self._area, self._child_bytes, self._seconds = area, child_bytes, seconds
+        self._area = area
+        self._child_bytes = child_bytes
+        self._seconds = seconds
         self._used_bytes = 0
         self._malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
 
@@ -119,7 +123,8 @@ class _Decoder:
 
 
 def _too_large(problem: str, num_bytes: int) -> UnreadableImage:
-    limit, remedy = f"at most {num_bytes // 1_000_000} megabytes", "send a smaller version"
+    limit = f"at most {num_bytes // 1_000_000} megabytes"
+    remedy = "send a smaller version"
     return UnreadableImage(problem, limit=limit, remedy=remedy)
 
 

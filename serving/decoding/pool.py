@@ -21,7 +21,9 @@ from serving.errors import NotReady, Overloaded, TooLarge
 from serving.metrics import Metrics
 
 _EXIT_GRACE_S: Final = 2.0  # an idle child exits within 0.1 s; a child that decodes takes longer
-_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 30.0  # between attempts to start a child
+# between attempts to start a child
+_FIRST_RETRY_S = 0.1
+_LONGEST_RETRY_S = 30.0
 _ATTEMPTS: Final = 2  # to decode a picture whose child is lost
 _PING_INTERVAL_S: Final = 1.0
 # How long a child may go on with a picture that nobody waits for. Its replacement takes 0.5 s of processor time to
@@ -38,7 +40,8 @@ class ByteBudget:
     """
 
     def __init__(self, num_bytes: int, gauge: Gauge) -> None:
-        self._num_bytes, self._gauge = num_bytes, gauge
+        self._num_bytes = num_bytes
+        self._gauge = gauge
         self._granted = 0
         # First come, first served: otherwise small requests could delay a large one forever.
         self._turn = asyncio.Lock()
@@ -94,7 +97,9 @@ class DecoderPool:
     """Decodes pictures in child processes, one in each at a time."""
 
     def __init__(self, num_children: int, limits: DecodeLimits, metrics: Metrics) -> None:
-        self._num_children, self._limits, self._metrics = num_children, limits, metrics
+        self._num_children = num_children
+        self._limits = limits
+        self._metrics = metrics
         self._budget = ByteBudget(limits.budget_bytes, metrics.decode_bytes)
         self._children: set[ChildProcess] = set()
         self._idle: list[ChildProcess] = []
@@ -184,7 +189,8 @@ class DecoderPool:
             if self._is_closed:
                 raise _closed()
         if num_crashes == _ATTEMPTS:
-            limit, remedy = "a complete, undamaged file", "send the original photograph again"
+            limit = "a complete, undamaged file"
+            remedy = "send the original photograph again"
             raise UnreadableImage(f"the {picture_format} picture crashes its decoder", limit=limit, remedy=remedy)
         raise NotReady.with_retry("two processes that decoded the picture have ended", 1)
 
@@ -242,7 +248,8 @@ class DecoderPool:
             _set_once(first_outcome, _closed())
 
     async def _start_child(self, first_outcome: asyncio.Future[Exception | None]) -> ChildProcess:
-        limits, retry_s = self._limits, _FIRST_RETRY_S
+        limits = self._limits
+        retry_s = _FIRST_RETRY_S
         while True:
             try:
                 return await ChildProcess.start(limits.picture_bytes, limits.child_bytes, limits.seconds)
@@ -282,7 +289,9 @@ async def _finish_before_cancelling(coroutine: Coroutine[Any, Any, _Result]) -> 
 
     So a cancelled decode keeps its share of the budget until its memory is free, and few commands are interrupted.
     """
-    task, patience_s, cancelled = asyncio.create_task(coroutine), None, False
+    task = asyncio.create_task(coroutine)
+    patience_s = None
+    cancelled = False
     try:
         while not task.done():
             try:
@@ -290,7 +299,8 @@ async def _finish_before_cancelling(coroutine: Coroutine[Any, Any, _Result]) -> 
                 if cancelled:
                     task.cancel()
             except asyncio.CancelledError:
-                patience_s, cancelled = _CANCEL_GRACE_S, True
+                patience_s = _CANCEL_GRACE_S
+                cancelled = True
         if cancelled:
             if not task.cancelled():
                 task.exception()  # asyncio logs an exception that is never retrieved

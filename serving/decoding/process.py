@@ -141,7 +141,10 @@ class ChildProcess:
     def __init__(
         self, process: Process, replies: asyncio.StreamReader, commands: asyncio.StreamWriter, area: SharedArea
     ) -> None:
-        self._process, self._replies, self._commands, self._area = process, replies, commands, area
+        self._process = process
+        self._replies = replies
+        self._commands = commands
+        self._area = area
         self._exit = asyncio.create_task(process.wait())
         self._clock = processor_clock(process.pid)
         self._turn = asyncio.Lock()  # one command at a time: a ping, or a step of a picture
@@ -322,13 +325,16 @@ class ChildProcess:
 
     async def _watch(self, time: DecodeTime) -> Reply:
         """Waits for the reply as long as the request has time and the child makes progress."""
-        clock_s, progress_at = self._clock(), perf_counter()
+        clock_s = self._clock()
+        progress_at = perf_counter()
         while True:
             try:
                 async with asyncio.timeout(max(_SHORTEST_WAIT_S, min(time.lasts_s, _FROZEN_S))):
                     return await self.receive()
             except TimeoutError:
-                last_s, clock_s, now = clock_s, self._clock(), perf_counter()
+                last_s = clock_s
+                clock_s = self._clock()
+                now = perf_counter()
             _require_time(time)
             if clock_s > last_s:
                 progress_at = now

@@ -80,8 +80,10 @@ class Scheduler:
         check_interval_s: float = _CHECK_INTERVAL_S,
     ) -> None:
         self.policy = policy
-        self._networks, self._metrics = dict(networks), metrics
-        self._run_timeout_s, self._check_interval_s = run_timeout_s, check_interval_s
+        self._networks = dict(networks)
+        self._metrics = metrics
+        self._run_timeout_s = run_timeout_s
+        self._check_interval_s = check_interval_s
         self._queue: deque[_QueuedPicture] = deque()
         self._running: dict[Worker, _Run] = {}
         self._idle: list[Worker] = []
@@ -115,7 +117,8 @@ class Scheduler:
         rows = await self._warm_up_worker(first, pixels)
         for more in await asyncio.gather(*(self._warm_up_worker(worker, pixels) for worker in others)):
             rows += more
-        self._warm_up_pixels, self._is_healthy = pixels, True
+        self._warm_up_pixels = pixels
+        self._is_healthy = True
         self._monitor = asyncio.create_task(self._monitor_workers())
         return _stack(rows)
 
@@ -248,7 +251,8 @@ class Scheduler:
                 self._failing.add(task)  # asyncio holds only weak references to tasks
                 task.add_done_callback(self._failing.discard)
         for picture in retried:
-            picture.has_failed, picture.virtual_start_s = True, -math.inf
+            picture.has_failed = True
+            picture.virtual_start_s = -math.inf
         self._queue.extendleft(reversed(retried))
 
     async def _fail(self, picture: _QueuedPicture) -> None:

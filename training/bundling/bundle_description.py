@@ -50,7 +50,8 @@ def record_golden(networks: Mapping[Precision, tuple[Path, float]], spec: InputS
     pictures = [draw_golden(seed) for seed in range(_NUM_CANDIDATES)]
     pixels_BCHW = np.stack([picture_to_input(picture, spec)[0] for picture in pictures])
     noise = np.random.default_rng(0).uniform(-_NOISE, _NOISE, pixels_BCHW.shape).astype(np.float32)
-    logits, changes = {}, np.zeros(_NUM_CANDIDATES)
+    logits = {}
+    changes = np.zeros(_NUM_CANDIDATES)
     for precision, (path, temperature) in networks.items():
         session = OpenVinoSession(path, bf16=True) if precision == "bf16" else OnnxSession(path)
         logits[precision] = _logits(session, pixels_BCHW)
@@ -67,7 +68,9 @@ def draw_golden(seed: int) -> bytes:
     y_HW, x_HW = np.mgrid[0:_HEIGHT_PX, 0:_WIDTH_PX] / np.array([_HEIGHT_PX, _WIDTH_PX]).reshape(2, 1, 1)
     picture_HW3 = np.stack([90 + 60 * y_HW, 140 - 50 * y_HW + 20 * x_HW, 70 + 30 * x_HW], axis=-1)
     for _ in range(_NUM_BLOBS):
-        x, y, radius = random.random(), random.random(), random.uniform(0.04, 0.16)
+        x = random.random()
+        y = random.random()
+        radius = random.uniform(0.04, 0.16)
         inside_HW = np.exp(-((((x_HW - x) ** 2 + (y_HW - y) ** 2) / radius**2) ** 2))
         picture_HW3 += inside_HW[..., None] * (random.uniform(0, 255, 3) - picture_HW3)
     picture_HW3 += 12 * np.sin(40 * x_HW + 25 * y_HW)[..., None]
@@ -88,8 +91,10 @@ def describe(
     The description is how many plants and pictures there are, the metrics are those of fp32, and `note` is what users
     must know about the training pictures.
     """
-    network, manifest = checkpoint.trained_network(), sets.validation.manifest
-    spec, taxa = sets.validation.spec, manifest.taxonomy.taxa
+    network = checkpoint.trained_network()
+    manifest = sets.validation.manifest
+    spec = sets.validation.spec
+    taxa = manifest.taxonomy.taxa
     recipe = _without_folders(checkpoint.recipe)
     recipe["pictures"]["serve_px"] = spec.height  # the bundle names one input size only, that of the service
     other_sources = f"These are pictures of {OTHER_DATA}." if sets.other_data else ""

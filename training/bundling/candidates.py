@@ -153,7 +153,8 @@ def make_fp32(checkpoint: Checkpoint, sets: PictureSets, folder: Path, threshold
     Raises:
         BundleError: The probabilities differ from PyTorch's by more than the limit.
     """
-    network, compared = CachedNetwork(folder / "model.fp32.onnx", folder), sets.validation.sample(PARITY_PICTURES)
+    network = CachedNetwork(folder / "model.fp32.onnx", folder)
+    compared = sets.validation.sample(PARITY_PICTURES)
     exact, same_weights = write_fp32(checkpoint, compared, network.path)
     name = f"parity: largest difference in probability from PyTorch with the same weights: {compared.name}"
     parity = difference_check(name, network.outputs(compared).logits, same_weights, PARITY_LIMIT)
@@ -219,14 +220,17 @@ def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapp
 
     `thresholds` are those of some ranks, to be used in place of fitted ones.
     """
-    held_out, test, taxonomy = sets.temperature, sets.test, sets.test.manifest.taxonomy
+    held_out = sets.temperature
+    test = sets.test
+    taxonomy = sets.test.manifest.taxonomy
     temperature = fit_temperature(network.outputs(held_out).logits, held_out.labels, taxonomy, held_out.plants)
     unknown_plants = None
     if sets.unknown is not None:
         outputs, readable = network.outputs_of_files(sets.unknown.files)
         unknown_plants = UnknownPlants(outputs, sets.unknown.names.subset(readable), sets.unknown.files.name)
     fitted = fit_tables(_table_data(network, sets, unknown_plants), temperature, thresholds)
-    outputs, model = network.outputs(test), fitted.model
+    outputs = network.outputs(test)
+    model = fitted.model
     predictions = test.predictions(outputs, model)
     measured = split_metrics(predictions)
     metrics = [metric(name, getattr(measured, name), test.name, len(test)) for name in SplitMetrics.__struct_fields__]
@@ -255,7 +259,9 @@ def _place_metrics(outputs: Outputs, found: Predictions, test: Pictures, model: 
     records, has_place = records_of(test.manifest, test.rows)
     if model.place is None or not len(records):
         return []
-    chosen, data, place = np.flatnonzero(has_place), f"{test.name}, those with a place", model.place
+    chosen = np.flatnonzero(has_place)
+    data = f"{test.name}, those with a place"
+    place = model.place
     rows = placed_rows(chosen_rows(outputs.logits, chosen), ratios(place.prior, records), place.rule, model)
     without = replace(found.subset(chosen), plants_N=np.arange(len(chosen)))
     placed = score_pictures(rows, without.labels_N, replace(model, temperature=place.rule.temperature))
@@ -269,9 +275,13 @@ def _place_metrics(outputs: Outputs, found: Predictions, test: Pictures, model: 
 
 def _table_data(network: CachedNetwork, sets: PictureSets, unknown_plants: UnknownPlants | None = None) -> TableData:
     """Runs the network on what the tables are fitted on; of each calibration plant one picture is used."""
-    held_out, taxonomy, files = sets.temperature, sets.temperature.manifest.taxonomy, sets.negatives
-    outputs, chosen = network.outputs(held_out), one_picture_each(held_out.plants)
-    negatives, groups = None, np.zeros(0, np.intp)
+    held_out = sets.temperature
+    taxonomy = sets.temperature.manifest.taxonomy
+    files = sets.negatives
+    outputs = network.outputs(held_out)
+    chosen = one_picture_each(held_out.plants)
+    negatives = None
+    groups = np.zeros(0, np.intp)
     if files is not None:
         negatives, readable = network.outputs_of_files(files)
         groups = files.groups(readable)
@@ -332,7 +342,8 @@ def agreement_check(found: Sequence[Predictions], fp32: Sequence[Predictions]) -
     name = (
         "agreement: pictures with the same likeliest taxon as fp32, every operator's result rounded to half precision"
     )
-    value, limit = float(same.mean()), LEAST_AGREEMENT
+    value = float(same.mean())
+    limit = LEAST_AGREEMENT
     return Check(name, value, limit, passed=value >= limit, num_pictures=len(same), at_least=True)
 
 

@@ -32,7 +32,8 @@ def example_pictures(pictures: Pictures, features_NF: Rows, most: int) -> Iterat
         DataError: A picture cannot be read.
         PictureError: It does not decode.
     """
-    manifest, store = pictures.manifest, PictureStore(pictures.manifest)
+    manifest = pictures.manifest
+    store = PictureStore(pictures.manifest)
     table = manifest.table.select(["source", "author", "licence"]).take(pictures.rows)
     sources, authors, licenses = (table[name].to_pylist() for name in ("source", "author", "licence"))
     shown_N = np.array([may_be_shown(license_) for license_ in licenses], dtype=bool)
@@ -61,7 +62,8 @@ def typical(features_NF: Floats, most: int) -> Whole:
     from_middle_N = np.linalg.norm(unit_NF - unit_NF.mean(axis=0), axis=1)
     order_N = np.argsort(from_middle_N, kind="stable")
     candidates = order_N[: max(most, int(np.ceil(_TYPICAL_SHARE * len(order_N))))]
-    chosen, apart = [candidates[0]], np.full(len(candidates), np.inf)
+    chosen = [candidates[0]]
+    apart = np.full(len(candidates), np.inf)
     while len(chosen) < min(most, len(candidates)):
         apart = np.minimum(apart, np.linalg.norm(unit_NF[candidates] - unit_NF[chosen[-1]], axis=1))
         apart[np.isin(candidates, chosen)] = -1.0

@@ -50,12 +50,14 @@ def look_alikes(found: Predictions, taxonomy: Taxonomy) -> dict[int, tuple[int, 
     A pair is two taxa of which at least 3 calibration plants, one picture each, were ranked first as the other, and at
     least 5 % of those of one of the two. A genus is no look-alike of its own species.
     """
-    taxa, wrong_N = taxonomy.taxa, ~found.hits
+    taxa = taxonomy.taxa
+    wrong_N = ~found.hits
     num_plants = Counter(found.taxon_labels_N.tolist())
     taken = Counter(zip(found.taxon_labels_N[wrong_N].tolist(), found.named_N[wrong_N].tolist(), strict=True))
     others: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for (right, named), number in taken.items():
-        both, ranks = number + taken[named, right], {taxa[right].rank, taxa[named].rank}
+        both = number + taken[named, right]
+        ranks = {taxa[right].rank, taxa[named].rank}
         holds = "genus" in ranks and taxa[right].genus == taxa[named].genus
         if both >= LEAST_PLANTS and number >= LEAST_SHARE * num_plants[right] and not holds:
             others[right].add((-both, named))

@@ -46,7 +46,9 @@ def model_card(
         negatives: What the pictures without a plant are, in words.
         commands: The command of the export, and that which measures the figures again.
     """
-    taxa, thresholds, tables = fitted.model.taxonomy.taxa, fitted.thresholds, fitted.model.calibration
+    taxa = fitted.model.taxonomy.taxa
+    thresholds = fitted.thresholds
+    tables = fitted.model.calibration
     conformal = [each for each in (tables.conformal, tables.conformal_mistaken) if each is not None]
     environment = Environment(keep_trailing_newline=True, trim_blocks=True, undefined=StrictUndefined)
     template = environment.from_string(Path(__file__).with_name("model_card.md.jinja").read_text(encoding="utf-8"))
@@ -77,7 +79,8 @@ def model_card(
 
 def _bar(each: ReliabilityBin) -> str:
     """Draws a range of confidence: the bar is the accuracy, and its mark stands at the mean confidence."""
-    filled, mark = round(each.accuracy * _BAR), min(int(each.confidence * _BAR), _BAR - 1)
+    filled = round(each.accuracy * _BAR)
+    mark = min(int(each.confidence * _BAR), _BAR - 1)
     bar = "#" * filled + "." * (_BAR - filled)
     return f"{bar[:mark]}!{bar[mark + 1 :]}"
 

@@ -60,7 +60,8 @@ def fold_batch_norm(network: PlantNetwork, spec: InputSpec) -> None:
     for convolution, name in pairs:
         norm = cast(nn.BatchNorm2d, network.get_submodule(name))
         fused = fuse_conv_bn_eval(convolution, norm)
-        convolution.weight, convolution.bias = fused.weight, fused.bias
+        convolution.weight = fused.weight
+        convolution.bias = fused.bias
         others = [getattr(norm, part) for part in ("drop", "act") if hasattr(norm, part)]  # timm's norms contain both
         network.set_submodule(name, nn.Sequential(*others))
 
@@ -103,7 +104,8 @@ def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path:
     for initializer in model.graph.initializer:
         array = numpy_helper.to_array(initializer)
         if array.dtype == np.float32 and array.size >= _SMALLEST_HALVED:
-            name, stored = initializer.name, f"{initializer.name}_half"
+            name = initializer.name
+            stored = f"{initializer.name}_half"
             initializer.CopyFrom(numpy_helper.from_array(array.astype(np.float16), stored))
             casts.append(helper.make_node("Cast", [stored], [name], name=f"{name}_cast", to=TensorProto.FLOAT))
     nodes = [*casts, *model.graph.node]
@@ -172,7 +174,8 @@ def restore_metadata(path: Path, like: Path) -> None:
     Raises:
         BotanifyError: The rewriting changed the opset.
     """
-    model, original = onnx.load(path), onnx.load(like)
+    model = onnx.load(path)
+    original = onnx.load(like)
     helper.set_model_props(model, {entry.key: entry.value for entry in original.metadata_props})
     used = {node.domain for node in model.graph.node}
     # The optimizer lists every domain that it knows.

@@ -74,7 +74,8 @@ def records_of(manifest: Manifest, rows: Whole) -> tuple[Records, Flags]:
 def fit_prior(records: Records, num_taxa: int) -> PlacePrior:
     """Counts the records, and chooses how far a cell is trusted by the likelihood of held-out records."""
     held_out = cells_at(records.latitude_N, records.longitude_N, SIDES_KM[0] / 10) % _HELD_OUT == 0
-    kept, tested = records.subset(~held_out), records.subset(held_out)
+    kept = records.subset(~held_out)
+    tested = records.subset(held_out)
     chosen = TRUSTS[2]
     if len(kept) and len(tested):
         draft = count_records(kept, num_taxa, chosen)
@@ -83,7 +84,8 @@ def fit_prior(records: Records, num_taxa: int) -> PlacePrior:
 
         def likelihood(trust: float) -> float:
             """Mean log probability of the right taxon by place alone."""
-            prior, total = replace(draft, trust=trust), 0.0
+            prior = replace(draft, trust=trust)
+            total = 0.0
             for where, taxon in zip(sample.places(), sample.taxon_N, strict=True):
                 score_T = world_T * np.exp(prior.log_ratios(where))
                 total += float(np.log(score_T[taxon] / score_T.sum()))
@@ -123,14 +125,16 @@ def choose_rule(measure: Callable[[PlaceRule | None], tuple[Floats, float]]) -> 
     is more than its standard error.
     """
     alone_N, alone = measure(None)
-    best, most = None, 0.0
+    best = None
+    most = 0.0
     for weight, floor in product(WEIGHTS, FLOORS):
         rule = PlaceRule(weight, floor, 1.0, Thresholds())
         loss_N, exchanged = measure(rule)
         gain_N = alone_N - loss_N
         standard_error = gain_N.std() / np.sqrt(len(gain_N))
         if gain_N.mean() > max(most, standard_error) and exchanged >= alone - MOST_LOST:
-            best, most = rule, float(gain_N.mean())
+            best = rule
+            most = float(gain_N.mean())
     return best
 
 
@@ -166,7 +170,8 @@ def fit_place(
         What answers with a place need, and the share of the plants it was fitted on whose likeliest taxon is right,
         without and with place.
     """
-    records, with_place = data.records, np.flatnonzero(data.has_place_N)
+    records = data.records
+    with_place = np.flatnonzero(data.has_place_N)
     if len(records) < LEAST_PLANTS:
         return None, None
     random = np.random.default_rng(0)
@@ -177,7 +182,8 @@ def fit_place(
     taxa_N = plants.taxon_labels_N[with_place[some]]
 
     def measure(rule: PlaceRule | None) -> tuple[Floats, float]:
-        loss_N, hits = np.empty(len(some)), 0
+        loss_N = np.empty(len(some))
+        hits = 0
         for part in chunks(*log_NT.shape):
             scores_NT, elsewhere_NT = (
                 log_NT[part] if rule is None else log_NT[part] + rule.log_factors(each[part])
@@ -210,7 +216,8 @@ def _log_probabilities(logits: Floats, model: AnswerModel) -> Floats:
 
 def ratios(prior: PlacePrior, records: Records) -> Rows:
     """Log ratios of all taxa at some places, shape (N, T); computed when they are read."""
-    places, num_taxa = list(records.places()), len(prior.counts)
+    places = list(records.places())
+    num_taxa = len(prior.counts)
 
     def read(chosen: slice | Whole) -> Floats:
         rows = [prior.log_ratios(places[position]) for position in np.arange(len(places))[chosen]]

@@ -65,7 +65,8 @@ def fit_features(features: Rows, labels_N: Whole, genera: Groups | None = None) 
     The pictures are preprocessed as in the service. The labels are positions of taxa.
     """
     classes, index_N, counts_T = np.unique(labels_N, return_inverse=True, return_counts=True)
-    sum_TF, square_FF = np.zeros((len(classes), features.shape[1])), np.zeros(2 * features.shape[1:])
+    sum_TF = np.zeros((len(classes), features.shape[1]))
+    square_FF = np.zeros(2 * features.shape[1:])
     for part in chunks(*features.shape):
         unit_NF = unit_length(features[part]).astype(np.float64)
         np.add.at(sum_TF, index_N[part], unit_NF)
@@ -74,7 +75,8 @@ def fit_features(features: Rows, labels_N: Whole, genera: Groups | None = None) 
     total_FF = square_FF - len(labels_N) * np.outer(center_F, center_F)
     variance_F, directions_FF = np.linalg.eigh(total_FF / len(labels_N))  # ascending
     num_kept = min(max(len(classes) - 1, 1), MOST_DIMENSIONS)
-    basis_FD, variance_D = directions_FF[:, -num_kept:], np.maximum(variance_F[-num_kept:], _LEAST_VARIANCE)
+    basis_FD = directions_FF[:, -num_kept:]
+    variance_D = np.maximum(variance_F[-num_kept:], _LEAST_VARIANCE)
     mean_TD = (sum_TF / counts_T[:, None] - center_F) @ basis_FD
     within_DD = basis_FD.T @ total_FF @ basis_FD - (mean_TD.T * counts_T) @ mean_TD
     within_D, vectors_DD = np.linalg.eigh(within_DD / max(len(labels_N) - len(classes), 1))
@@ -203,7 +205,8 @@ def fit_head(plants: HeadInputs, negatives: HeadInputs, groups_M: Whole, sources
         other_M: Floats = np.zeros(len(negatives))
         separation = 0.0
         for fold in range(num_folds):
-            out_N, out_M = fold_N == fold, fold_M == fold
+            out_N = fold_N == fold
+            out_M = fold_M == fold
             head = fit_logistic(plants.subset(~out_N), negatives.subset(~out_M), strength, weight_M[~out_M])
             plant_N[out_N] = plants.subset(out_N).scores(head)
             other_M[out_M] = negatives.subset(out_M).scores(head)
@@ -227,7 +230,8 @@ def fit_logistic(
         for each in (plants, negatives)
     ]
     inputs_NI = np.concatenate(kinds)
-    counts, total = [len(plants), len(negatives)], len(inputs_NI)
+    counts = [len(plants), len(negatives)]
+    total = len(inputs_NI)
     sign_N = np.repeat([1.0, -1.0], counts)
     weight_M = np.ones(len(negatives)) if weight_M is None else weight_M
     weight_N = np.concatenate([np.full(len(plants), total / 2 / len(plants)), total / 2 * weight_M / weight_M.sum()])
@@ -238,7 +242,8 @@ def fit_logistic(
 
     def loss(parameters: Floats) -> tuple[float, Floats]:
         """Value and gradient."""
-        weights_I, bias = parameters[:-1], parameters[-1]
+        weights_I = parameters[:-1]
+        bias = parameters[-1]
         margin_N = sign_N * (scaled_NI @ weights_I + bias)
         pull_N = -weight_N * sign_N * expit(-margin_N)
         value = weights_I @ weights_I / 2 + strength * (weight_N * np.logaddexp(0, -margin_N)).sum()

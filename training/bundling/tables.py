@@ -115,7 +115,8 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     plants: the thresholds on those that both cutoffs keep, since no other plant is named, and on as many strangers as
     make every fourth plant one. `fixed` has thresholds that are not fitted.
     """
-    taxonomy, unknown_plants = data.taxonomy, data.unknown_plants
+    taxonomy = data.taxonomy
+    unknown_plants = data.unknown_plants
     trained_N = taxonomy.taxon_of_output[data.training_labels]
     tables = Calibration(features=fit_features(data.training_features, trained_N, taxonomy.genera))
     model = AnswerModel(taxonomy, temperature, calibration=tables)
@@ -209,7 +210,8 @@ def _fit_familiarity(
     The cutoff rests on each plant without its taxon, that is without its outputs and without its mean. Returns the
     tables, these plants, and their familiarity; there are none if there is one taxon only.
     """
-    inputs, taxonomy = known.inputs, model.taxonomy
+    inputs = known.inputs
+    taxonomy = model.taxonomy
     tables = replace(tables, familiarity=FamiliarityTable(np.sort(inputs.confidence), np.sort(inputs.distance)))
     if len(trained_T) < 2 or len(taxonomy.taxa) < 2 or tables.features is None:
         return tables, None, np.zeros(0)

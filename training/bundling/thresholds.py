@@ -92,7 +92,9 @@ def fit_temperature(logits: Rows, labels: Whole, taxonomy: Taxonomy, plants: Pla
     service, and every plant weighs the same, however many pictures of it there are.
     """
     chosen = plants_drawn(plants, MOST_PICTURES)
-    logits, taxa, weights = logits[chosen], taxonomy.taxon_of_output[labels[chosen]], weights_by_plant(plants)[chosen]
+    logits = logits[chosen]
+    taxa = taxonomy.taxon_of_output[labels[chosen]]
+    weights = weights_by_plant(plants)[chosen]
 
     def loss(log_temperature: float) -> float:
         return negative_log_likelihood(right_probabilities(logits, taxa, taxonomy, math.exp(log_temperature)), weights)
@@ -172,15 +174,18 @@ def fit_threshold(scores: RankScores) -> FittedThreshold:
     If no threshold passes, it is the loosest that names at least 20 plants, 95 % of them right, without a promise; or 1
     if there is none, so that the rank stays silent. If fewer than 20 plants reach 0.5, they say nothing: it is 0.9.
     """
-    ascending, thresholds = np.argsort(scores.score_N), np.asarray(GRID)
+    ascending = np.argsort(scores.score_N)
+    thresholds = np.asarray(GRID)
     below_G = np.searchsorted(scores.score_N[ascending], thresholds, side="left")
     wrong_below = np.concatenate(([0], np.cumsum(~scores.right_N[ascending])))
-    named_G, wrong_G = len(ascending) - below_G, wrong_below[-1] - wrong_below[below_G]
+    named_G = len(ascending) - below_G
+    wrong_G = wrong_below[-1] - wrong_below[below_G]
     tested_G = named_G >= MIN_NAMED
     failed_G = tested_G & (binom.cdf(wrong_G, named_G, MAX_RISK) > 1 - CONFIDENCE)
     passed = np.flatnonzero(tested_G & (np.cumsum(failed_G) == 0))
     if len(passed):
-        named, wrong = int(named_G[passed[-1]]), int(wrong_G[passed[-1]])
+        named = int(named_G[passed[-1]])
+        wrong = int(wrong_G[passed[-1]])
         promise = Promise(max_risk=MAX_RISK, confidence=CONFIDENCE, num_named=named, num_wrong=wrong)
         return FittedThreshold(GRID[passed[-1]], promise, named, wrong)
     if named_G[-1] < LEAST_NAMED:

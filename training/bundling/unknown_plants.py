@@ -96,7 +96,8 @@ def names_of(pictures: Sequence[UnknownPlant], taxonomy: Taxonomy) -> UnknownNam
     """
     taxa = [taxonomy.taxa[position] for position in taxonomy.taxon_of_output]
     of_genus, of_family = ({getattr(taxon, rank): output for output, taxon in enumerate(taxa)} for rank in _GROUPS)
-    groups, rows = dict[str, int](), []
+    groups = dict[str, int]()
+    rows = []
     for path, name, source in pictures:
         plant = parse_name(name, scientific=True) if name else None
         if plant is not None and taxon_id_from_name(plant.scientific_name) in taxonomy.by_id:

@@ -270,9 +270,11 @@ def build_classes(
     taxa = {taxon_id: _taxon(taxon_id, by_taxon[taxon_id], families) for taxon_id in sorted(by_taxon)}
     outputs = []
     for named in named_classes:
-        source, plant = ALL_SOURCES, named.taxon_id
+        source = ALL_SOURCES
+        plant = named.taxon_id
         if merge == "within_sources":  # a list of synonyms does not change the key
-            source, plant = named.source, taxon_id_from_name(named.name.key)
+            source = named.source
+            plant = taxon_id_from_name(named.name.key)
         outputs.append(Output(key=f"{source}:{plant}", source=source, taxon_id=named.taxon_id))
     taxonomy = Taxonomy(
         taxonomy_version=f"{TAXONOMY_VERSION}, synonyms by {synonyms_from}" if synonyms_from else TAXONOMY_VERSION,
@@ -316,10 +318,13 @@ def _taxon(taxon_id: str, group: Sequence[NamedClass], family_of_genus: Mapping[
     own = [named for named in group if not named.is_synonym]
     authors = [accepted.author if accepted else "", *(named.name.author for named in own)]
     if accepted:
-        rank, scientific_name, genus = accepted.rank, accepted.scientific_name, accepted.genus
+        rank = accepted.rank
+        scientific_name = accepted.scientific_name
+        genus = accepted.genus
     else:  # scientific names come before common ones, then names with a hybrid sign or a given genus, earlier names
         best = max(own, key=lambda named: (not named.name.common, named.name.hybrid, bool(named.plant.genus)))
-        genus, scientific_name = best.genus, best.name.scientific_name
+        genus = best.genus
+        scientific_name = best.name.scientific_name
         rank = best.name.rank if genus else "species"
     families = [*(named.plant.family for named in group), accepted.family if accepted else ""]
     if genus:

@@ -88,7 +88,8 @@ class Manifest:
     """
 
     def __init__(self, folder: Path, shards: str = "", *, sha256: str = "") -> None:
-        self.folder, self._shards = folder, shards
+        self.folder = folder
+        self._shards = shards
         try:
             self.taxonomy = msgspec.json.decode((folder / TAXA_FILE).read_bytes(), type=Taxonomy)
         except FileNotFoundError as error:
@@ -142,7 +143,8 @@ class Manifest:
 
     def place(self, row: int) -> Place:
         """Returns where the bytes of one picture are stored."""
-        shard, length = self._text("shard", row), int(self.table["length"][row].as_py())
+        shard = self._text("shard", row)
+        length = int(self.table["length"][row].as_py())
         if not shard:
             root = self.sources[self._text("source", row)].root
             return Place(str(self.folder / root / self._text("path", row)), 0, length, whole=True)
@@ -227,7 +229,8 @@ def _open_index(folder: Path, expected: str) -> pa.Table:
 
     An index with the expected hash is used as it is, without hashing the manifest.
     """
-    index, manifest = folder / INDEX_FILE, folder / MANIFEST_FILE
+    index = folder / INDEX_FILE
+    manifest = folder / MANIFEST_FILE
     if expected and (mapped := _map_index(index, expected)) is not None:
         return mapped
     if not manifest.is_file():

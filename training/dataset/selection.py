@@ -89,15 +89,18 @@ def select_pictures(pictures: Sequence[LabeledPicture], near_copies: Codes, taxo
         of_observation, strongest_rows(published, observations)[observations], strongest_rows(published, groups)[groups]
     )
     for row in leaks.tolist():
-        code, relation = "near_copy", "it, or another picture of its observation, is a near copy of"
+        code = "near_copy"
+        relation = "it, or another picture of its observation, is a near copy of"
         if of_observation[row]:
-            code, relation = "observation_split", "it belongs to the same observation as"
+            code = "observation_split"
+            relation = "it belongs to the same observation as"
         stronger = pictures[strongest[row]]
         reason = f"{relation} {stronger.picture_id}, which is in the {stronger.record.split} split"
         left_out.append(LeftOut(picture=pictures[row].picture_id, code=code, reason=reason))
     stays[leaks] = False
     rows = np.flatnonzero(stays)
-    kept, groups = [pictures[row] for row in rows.tolist()], np.unique(groups[rows], return_inverse=True)[1]
+    kept = [pictures[row] for row in rows.tolist()]
+    groups = np.unique(groups[rows], return_inverse=True)[1]
     names = group_names(groups, [picture.picture_id for picture in kept])
     labels = {picture.label for picture in kept}
     outputs = tuple(output for output in taxonomy.outputs if output.key in labels)
@@ -115,7 +118,8 @@ def manifest_columns(
     pictures: Sequence[LabeledPicture], splits: Sequence[Split], groups: Sequence[str]
 ) -> dict[str, Sequence[Any]]:
     """Returns the columns for `write_manifest`, given split and name of the group of each picture."""
-    records, infos = [picture.record for picture in pictures], [picture.info for picture in pictures]
+    records = [picture.record for picture in pictures]
+    infos = [picture.info for picture in pictures]
     coordinates = [record.coordinates or (None, None) for record in records]
     identifier = cache(license_id)
     return {

@@ -65,7 +65,8 @@ def _moments(pictures: Sequence[LabeledPicture]) -> dict[int, tuple[str, ...]]:
 def _at_one_place(first: Coordinates | None, other: Coordinates | None) -> bool:
     if first is None or other is None:
         return first == other
-    north, east = first[0] - other[0], (first[1] - other[1]) * math.cos(math.radians(first[0]))
+    north = first[0] - other[0]
+    east = (first[1] - other[1]) * math.cos(math.radians(first[0]))
     return math.hypot(north, east) <= _ONE_PLACE_DEGREES
 
 
@@ -99,7 +100,9 @@ def join_groups(*memberships: Codes) -> Codes:
     All have the shape (pictures,); -1 is no group. In the result every picture has a group, numbered from 0.
     """
     num_pictures = len(memberships[0])
-    rows, columns, num_nodes = [], [], num_pictures
+    rows = []
+    columns = []
+    num_nodes = num_pictures
     for membership in memberships:
         members = np.flatnonzero(membership >= 0)
         rows.append(members)
@@ -200,7 +203,8 @@ def _cut(
     order = order[may_move[group_of[order]]]
     chosen: set[int] = set()
     for rows in np.split(order, np.flatnonzero(np.diff(label_of[order])) + 1):  # class by class
-        given, wanted = 0, round(share * int(counts[rows].sum()))
+        given = 0
+        wanted = round(share * int(counts[rows].sum()))
         for group, count in zip(group_of[rows].tolist(), counts[rows].tolist(), strict=True):
             is_wanted = given + count / 2 <= wanted and all(num_left[label] > 1 for label in labels_of[group])
             if is_wanted and group not in chosen:

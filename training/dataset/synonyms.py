@@ -123,7 +123,8 @@ class _TaxonFile:
 
         Lines are tested as bytes, because there are seven million of them.
         """
-        separator, position = self.separator.encode(), self.columns.index(column)
+        separator = self.separator.encode()
+        position = self.columns.index(column)
         with self.path.open("rb") as stream:
             next(stream)
             for line in stream:
@@ -147,7 +148,8 @@ class _TaxonFile:
             name = parse_name(cells["scientificname"].removesuffix(author), scientific=True)
         except DataError:  # names of viruses and similar
             return None
-        taxon_id, accepted_id = cells["taxonid"], cells["acceptednameusageid"]
+        taxon_id = cells["taxonid"]
+        accepted_id = cells["acceptednameusageid"]
         status = cells["taxonomicstatus"].lower()
         if any(word in status for word in _NO_SYNONYM):
             return None

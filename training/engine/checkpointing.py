@@ -34,7 +34,8 @@ class Checkpointer:
         self._engine = engine
         self._manifest = manifest
         self._global_batch = global_batch
-        self._negatives, self._unknown = negatives, unknown
+        self._negatives = negatives
+        self._unknown = unknown
         self._recipe = engine.recipe
         self._ranks = engine.ranks
         self.folder = CheckpointFolder(self._recipe.run.run, clean=self._ranks.is_main)
@@ -161,14 +162,16 @@ def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
     then = section_to_plain(check_stored_recipe(checkpoint.recipe, origin="checkpoint"))
     now = section_to_plain(recipe)
     changes = [(knob, now[part][knob], then[part][knob]) for part, knob in keys_fixed_at_resume()]
-    input_then, input_now = stored_input_spec(checkpoint.recipe, origin="checkpoint"), input_spec(recipe)
+    input_then = stored_input_spec(checkpoint.recipe, origin="checkpoint")
+    input_now = input_spec(recipe)
     changes += [(name, getattr(input_now, name), getattr(input_then, name)) for name in ("mean", "std")]
     for knob, new, old in changes:
         _require_same_setting(knob, new, old)
 
 
 def _require_same_batches(checkpoint: Checkpoint, recipe: Recipe, num_ranks: int) -> None:
-    global_batch, schedule = checkpoint.global_batch, recipe.schedule
+    global_batch = checkpoint.global_batch
+    schedule = recipe.schedule
     accumulate_then = checkpoint.recipe["schedule"]["accumulate"]
     if schedule.scale_lr:  # the rates follow from the number of ranks
         ranks_then = global_batch // checkpoint.recipe["schedule"]["batch_size"]

@@ -129,7 +129,8 @@ class Trainer:
             launch=launch_id(),
         )
         reason = StopReason.NONE
-        self._stop_at, self._stop_after_s = self.position.step + max_steps, max_seconds
+        self._stop_at = self.position.step + max_steps
+        self._stop_after_s = max_seconds
         if self.position.seconds >= self._stop_after_s and self.position.validated == self.position.step:
             reason = StopReason.TIME_LIMIT  # the run has ended before, with its validation
         with self.reporter.progress.shown(), self._signal:
@@ -149,15 +150,20 @@ class Trainer:
 
     def _run_epoch(self) -> StopReason:
         """Takes the steps that are left of an epoch; an epoch that is complete is validated and counted."""
-        epoch, global_batch = self.position.epoch, self._batches.global_batch
+        epoch = self.position.epoch
+        global_batch = self._batches.global_batch
         num_done = self.position.pictures // global_batch
-        self._batches.epoch, self._batches.first_picture = epoch, self.position.pictures
+        self._batches.epoch = epoch
+        self._batches.first_picture = self.position.pictures
         self._batches.side_px = side_at_epoch(self.recipe.pictures, epoch)
         self.engine.train_mode()
         self.monitor.begin_epoch()
         self.reporter.progress.begin_epoch(epoch + 1, self._num_batches, num_done, global_batch)
-        began, seconds_before, pictures = time.perf_counter(), self.position.seconds, 0
-        reason, is_complete = StopReason.NONE, True
+        began = time.perf_counter()
+        seconds_before = self.position.seconds
+        pictures = 0
+        reason = StopReason.NONE
+        is_complete = True
         for batch, (pixels, labels) in enumerate(self._load(), start=num_done):
             stepped = self._micro_step(batch, pixels, labels)
             pictures += num_plants(labels) * self.ranks.num_ranks
@@ -231,7 +237,8 @@ class Trainer:
         batch_size = num_plants(labels)
         # The other ranks take no dry run, and would wait for this one.
         fits = None if self.ranks.is_distributed else largest_fitting_batch(dry_run, batch_size)
-        resumes, accumulate = self.checkpoints.folder.has_checkpoint, self.recipe.schedule.accumulate
+        resumes = self.checkpoints.folder.has_checkpoint
+        accumulate = self.recipe.schedule.accumulate
         return out_of_memory(batch_size, pixels.shape[-1], accumulate, fits, resumes=resumes)
 
     def _agree(self) -> tuple[StopReason, bool]:
@@ -249,8 +256,11 @@ class Trainer:
 
         `seconds` is how long this process has trained in the epoch, and `pictures` what all ranks have trained on then.
         """
-        run, epoch, timing = self.recipe.run, self.position.epoch + 1, self.monitor.end_epoch()
-        peak_gb, bad_steps = peak_memory_gb(self.device), self.engine.read().bad_steps
+        run = self.recipe.run
+        epoch = self.position.epoch + 1
+        timing = self.monitor.end_epoch()
+        peak_gb = peak_memory_gb(self.device)
+        bad_steps = self.engine.read().bad_steps
         if problem := self.monitor.sampler.gpu_problem:
             self.reporter.note(f"GPU utilization and memory are not measured: {problem}")
         summary = EpochSummary(
@@ -265,7 +275,8 @@ class Trainer:
             verdict=find_bottleneck(timing, self.recipe.data.workers, self.device),
         )
         is_due = epoch % run.validate_every_epochs == 0 or epoch == self.recipe.schedule.epochs or not is_complete
-        validation, is_best = None, False
+        validation = None
+        is_best = False
         if is_due:
             self._save()  # a scheduler may kill a long validation, and the resumed run then begins with it
             validation = validate(self.engine, self.manifest, self.position.epoch, self._batches.side_px)
@@ -285,7 +296,8 @@ class Trainer:
             readings = self.engine.read()
         if not readings.losses:
             return
-        step, timing = self.position.step, self.monitor.so_far()
+        step = self.position.step
+        timing = self.monitor.so_far()
         losses = self.ranks.mean(readings.losses)
         groups = self.engine.optimizer.param_groups  # of each part, with and without weight decay at one rate
         self.reporter.event(
@@ -317,7 +329,8 @@ class Trainer:
 
     def _diverged(self, problem: str) -> Diverged:
         """The error that gradients or weights are not finite, with the layer where that begins; it is logged."""
-        position, diagnosis = self.position, "no step was taken yet"
+        position = self.position
+        diagnosis = "no step was taken yet"
         if self._last_batch is not None:
             diagnosis = diagnose(self.engine.network, self.engine.normalized(self._last_batch))
         self.reporter.event("diverged", step=position.step, problem=problem, diagnosis=diagnosis)

@@ -181,7 +181,8 @@ def plant_loss(logits_B: Tensor, num_plants: int) -> Tensor:
 
     Both halves have equal weights, so that logit 0 is the border whatever their sizes. There is at least one plant.
     """
-    plants_B, others_B = logits_B[:num_plants].float(), logits_B[num_plants:].float()
+    plants_B = logits_B[:num_plants].float()
+    others_B = logits_B[num_plants:].float()
     of_plants = F.softplus(-plants_B).mean()
     return of_plants if len(others_B) == 0 else (of_plants + F.softplus(others_B).mean()) / 2
 

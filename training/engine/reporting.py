@@ -31,9 +31,11 @@ _GB: Final = 1e9
 
 def describe_run(engine: Engine, manifest: Manifest, steps_per_epoch: int, global_batch: int) -> list[str]:
     """The device, the data and the steps of a run, a line each; `global_batch` is a micro-batch on all ranks."""
-    schedule, classes = engine.recipe.schedule, len(manifest.taxonomy.outputs)
+    schedule = engine.recipe.schedule
+    classes = len(manifest.taxonomy.outputs)
     train, validation = (len(manifest.rows_of(split)) for split in ("train", "validation"))
-    pictures, all_steps = global_batch * schedule.accumulate, schedule.epochs * steps_per_epoch
+    pictures = global_batch * schedule.accumulate
+    all_steps = schedule.epochs * steps_per_epoch
     sides = sides_of_epochs(engine.recipe)
     side = f"{min(sides)}" if min(sides) == max(sides) else f"{min(sides)} to {max(sides)}"
     names = {None: "float32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -53,7 +55,9 @@ def describe_run(engine: Engine, manifest: Manifest, steps_per_epoch: int, globa
 
 def notes_of_run(engine: Engine, lists: Sequence[Negatives]) -> Iterator[str]:
     """Yields what a user may not expect of a run: its device, BatchNorm, pictures of no class."""
-    recipe, device, num_ranks = engine.recipe, engine.device, engine.ranks.num_ranks
+    recipe = engine.recipe
+    device = engine.device
+    num_ranks = engine.ranks.num_ranks
     yield from (f"warning: {warning}" for warning in cpu_warnings(recipe.hardware, device))
     yield engine.norms.explanation
     if num_ranks > 1:

@@ -97,8 +97,11 @@ class Engine:
         ranks: Ranks | None = None,
         clock: StepClock | None = None,
     ) -> None:
-        hardware, schedule = recipe.hardware, recipe.schedule
-        self.recipe, self.device, self.ranks = recipe, device, ranks or Ranks()
+        hardware = recipe.hardware
+        schedule = recipe.schedule
+        self.recipe = recipe
+        self.device = device
+        self.ranks = ranks or Ranks()
         self.clock = clock or StepClock(device)
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
         allow_tf32(device, hardware.tf32)
@@ -111,19 +114,10 @@ class Engine:
         if recipe.negatives.negatives:
             self._trained = WithPlantOutput(self.network, recipe.run.seed).to(device)
             self.plant_output = self._trained.plant_output
-        for module in self.network.modules():
-            if isinstance(module, nn.SiLU):
-                module.inplace = False  # timm's are in place, for which autograd first clones the input
+        _without_inplace(self.network)
         self.train_mode()
         self.ema = MovingAverage(self._trained, schedule.ema_decay) if schedule.ema_decay else None
-        self._ddp: Any = self._trained
-        if self.ranks.is_distributed:
-            self._ddp = DistributedDataParallel(
-                self._trained,
-                device_ids=[device] if device.type == "cuda" else None,
-                broadcast_buffers=False,
-                gradient_as_bucket_view=True,
-            )
+        self._ddp = self._over_ranks()
         self._forward = self._ddp
         if hardware.compile != "off":  # around DDP: the compiler then cuts the network where gradients are sent
             self._forward = torch.compile(self._ddp, dynamic=False, mode=hardware.compile)
@@ -145,6 +139,17 @@ class Engine:
         self._bad_steps = torch.zeros(2, device=device)  # skipped steps: in all, in a row
         self._bad_steps_read = 0
         self._keep_statistics()
+
+    def _over_ranks(self) -> Any:
+        """The trained network; with several ranks their gradients are averaged."""
+        if not self.ranks.is_distributed:
+            return self._trained
+        return DistributedDataParallel(
+            self._trained,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+        )
 
     @property
     def eval_model(self) -> PlantNetwork:
@@ -172,7 +177,8 @@ class Engine:
         steps before this one), `index` (of the micro-batch in its window) and rank. Gradients are averaged over the
         `window` micro-batches.
         """
-        seed, rank = self.recipe.run.seed, self.ranks.rank
+        seed = self.recipe.run.seed
+        rank = self.ranks.rank
         torch.manual_seed(int(np.random.SeedSequence([seed, step, index, rank]).generate_state(1)[0]))
         number = (step * self.recipe.schedule.accumulate + index) * self.ranks.num_ranks + rank
         with self.clock.stage("copy"):
@@ -231,7 +237,8 @@ class Engine:
 
     def _losses_of(self, scores: Tensor, targets: Tensor, unknown: int) -> tuple[Tensor, Tensor]:
         """The loss over the outputs, of the plants that have one, and the sum that is minimized."""
-        known, plants = len(targets), len(targets) + unknown
+        known = len(targets)
+        plants = len(targets) + unknown
         outputs = scores[:, : self.network.num_outputs]
         total = loss = self.loss(outputs[:known], targets)
         if unknown:
@@ -274,7 +281,8 @@ class Engine:
     def read(self) -> Readings:
         """Reads losses, gradient norms and counts from the device, and waits for it."""
         values = torch.stack([*self._losses, *self._gradient_norms, *self._bad_steps]).tolist()
-        losses, norms = values[: len(self._losses)], values[len(self._losses) : -2]
+        losses = values[: len(self._losses)]
+        norms = values[len(self._losses) : -2]
         figures = torch.stack(self._plant_figures).tolist() if self._plant_figures else []
         self._losses.clear()
         self._plant_figures.clear()
@@ -318,6 +326,13 @@ class Engine:
             self.scoring_model.get_submodule("plant_output").load_state_dict(plant_output["averaged"])
             self.plant_output.load_state_dict(plant_output["weights"])  # last: both may be one model
         self._keep_statistics()
+
+
+def _without_inplace(network: nn.Module) -> None:
+    """Computes each SiLU into a new tensor: timm's are in place, for which autograd first clones the input."""
+    for module in network.modules():
+        if isinstance(module, nn.SiLU):
+            module.inplace = False
 
 
 def build_optimizer(

@@ -66,9 +66,11 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
-        is_interrupt, now = number == signal.SIGINT, time.monotonic()
+        is_interrupt = number == signal.SIGINT
+        now = time.monotonic()
         if not self.exit_code:
-            self.exit_code, self._received_at = EXIT_INTERRUPTED if is_interrupt else EXIT_REQUEUE, now
+            self.exit_code = EXIT_INTERRUPTED if is_interrupt else EXIT_REQUEUE
+            self._received_at = now
             if is_interrupt:
                 _tell(_TOLD)
         elif is_interrupt and now - self._received_at > _SAME_INTERRUPT_S:

@@ -38,11 +38,13 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     Every rank evaluates its share of the pictures. If batches are too small for good running statistics of BatchNorm,
     the statistics are re-estimated first, on training pictures of the epoch, of that size.
     """
-    recipe, ranks = engine.recipe, engine.ranks
+    recipe = engine.recipe
+    ranks = engine.ranks
     pin = engine.device.type == "cuda"
     if engine.norms.reestimate:
         loader, batches = training_loader(manifest, recipe, pin, ranks.rank, ranks.num_ranks, persistent=False)
-        batches.epoch, batches.side_px = epoch, side_px
+        batches.epoch = epoch
+        batches.side_px = side_px
         some = islice(loader, math.ceil(_REESTIMATION_PICTURES / recipe.schedule.batch_size))
         reestimate(engine.eval_model, (engine.normalized(pixels) for pixels, _ in some))
     ranks.mean_statistics(engine.eval_model)
@@ -59,7 +61,8 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
 @torch.inference_mode()
 def _figures(engine: Engine, pixels: Tensor, labels: Tensor) -> Tensor:
     """Hits among the first and among the first five, summed loss, and plants told of a batch; ties count as misses."""
-    num_pictures, num_outputs = len(labels), engine.network.num_outputs
+    num_pictures = len(labels)
+    num_outputs = engine.network.num_outputs
     if engine.device.type == "cuda":  # for the size of the last batch cuDNN would time its kernels again
         pixels = pad(pixels.to(engine.device, non_blocking=True), (0,) * 7 + (EVALUATION_BATCH - num_pictures,))
     found = engine.scores(pixels)[:num_pictures]

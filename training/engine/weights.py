@@ -72,7 +72,8 @@ def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str]
 
 
 def _from_hub(network: PlantNetwork) -> _Saved:
-    published, offline = timm.get_pretrained_cfg(network.architecture), hub.HF_HUB_OFFLINE
+    published = timm.get_pretrained_cfg(network.architecture)
+    offline = hub.HF_HUB_OFFLINE
     try:
         # The client tries each file six times, which takes 47 seconds without a connection: then it has its cache only.
         hub.HF_HUB_OFFLINE = offline or not _hub_answers()
@@ -110,7 +111,8 @@ def _hub_answers() -> bool:
 def _from_file(path: Path, network: PlantNetwork) -> _Saved:
     if path.is_dir():
         bundle = load_bundle(path)
-        state, name = _read_safetensors(bundle.weights_path()), f"bundle {bundle.record.name} {bundle.record.version}"
+        state = _read_safetensors(bundle.weights_path())
+        name = f"bundle {bundle.record.name} {bundle.record.version}"
         return _Saved(_prefixed(state), bundle.taxonomy.output_keys, name)
     if path.suffix == ".safetensors":
         return _Saved(_translated(_read_safetensors(path), network))
@@ -161,7 +163,8 @@ def _fill_by_key(
     saved_row = {key: row for row, key in enumerate(saved_keys)}
     rows = [row for row, key in enumerate(keys) if key in saved_row]
     saved_rows = [saved_row[keys[row]] for row in rows]
-    own, merged = network.state_dict(), dict(state)
+    own = network.state_dict()
+    merged = dict(state)
     for name in _head_names(network) & state.keys():
         if len(state[name]) != len(saved_keys):
             raise DamagedCheckpoint(
@@ -216,7 +219,8 @@ def choose_norms(network: nn.Module, recipe: Recipe) -> NormChoice:
     Raises:
         RecipeError: The recipe asks for frozen norms of random weights.
     """
-    norms, is_random = recipe.network.norms, recipe.network.weights == "none"
+    norms = recipe.network.norms
+    is_random = recipe.network.weights == "none"
     if not batch_norms(network):  # such as a ViT
         return NormChoice("leave", False, "the network has no BatchNorm, so --norms changes nothing")
     if norms == "frozen" and is_random:
@@ -250,7 +254,8 @@ def freeze_stages(network: PlantNetwork, recipe: NetworkRecipe) -> None:
     Raises:
         RecipeError: The network has fewer stages, or their weights are random.
     """
-    count, timm_model = recipe.frozen_stages, network.timm_model
+    count = recipe.frozen_stages
+    timm_model = network.timm_model
     if not count:
         return
     if recipe.weights == "none":

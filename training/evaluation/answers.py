@@ -95,11 +95,15 @@ def rejection_figures(
     name = str(score)
     decisions = decide(strangers, model)
     num_strangers = len(strangers.rows)
-    known_N, strangers_N = known.familiar_N, strangers.familiar_N
+    known_N = known.familiar_N
+    strangers_N = strangers.familiar_N
     if score == "plant score":
-        known_N, strangers_N = known.plant_N, strangers.plant_N
+        known_N = known.plant_N
+        strangers_N = strangers.plant_N
     if known_N is None or strangers_N is None:
-        name, known_N, strangers_N = "largest softmax", known.confidence_N, strangers.confidence_N
+        name = "largest softmax"
+        known_N = known.confidence_N
+        strangers_N = strangers.confidence_N
     return RejectionFigures(
         score=name,
         auroc=auroc(known_N, strangers_N),
@@ -125,7 +129,8 @@ def several_pictures(outputs: Outputs, taxa_N: Whole, model: AnswerModel) -> lis
     The questions of one picture nest, so that the sizes are compared on the same pictures. Taxa with fewer than 5
     pictures are left out.
     """
-    questions, found = _questions(taxa_N), []
+    questions = _questions(taxa_N)
+    found = []
     for size in NUM_PICTURES if questions else ():
         hits = 0
         for chosen in (question[:size] for question in questions):
@@ -137,7 +142,8 @@ def several_pictures(outputs: Outputs, taxa_N: Whole, model: AnswerModel) -> lis
 
 def _questions(labels_N: Whole) -> list[Whole]:
     """Draws the positions of 5 pictures of one taxon for each question, without repeats."""
-    random, most = np.random.default_rng(0), max(NUM_PICTURES)
+    random = np.random.default_rng(0)
+    most = max(NUM_PICTURES)
     of_taxon = {int(taxon): np.flatnonzero(labels_N == taxon) for taxon in np.unique(labels_N)}
     drawn = []
     for first in random.permutation(len(labels_N)):

@@ -38,7 +38,9 @@ _GAP_PX: Final = 6
 _FONT_PX: Final = 12
 _CAPTION_PX: Final = 20
 _QUALITY: Final = 82  # of the sheets
-_PAPER, _EMPTY, _INK = "#fffefa", "#d9d8c6", "#1e2a21"
+_PAPER = "#fffefa"
+_EMPTY = "#d9d8c6"
+_INK = "#1e2a21"
 _MAX_POINTS: Final = 4000  # more points are not visible in a picture 1,500 px wide
 _SMOOTHED_SHARE: Final = 0.03  # share of the losses that a smoothed one averages
 # Okabe and Ito (2008): safe for color-blind readers.
@@ -80,16 +82,19 @@ def learning_curves(folder: Path) -> bytes:
         losses, top1, learning_rates, speed = figure.subplots(2, 2, sharex=True).flat
         all_steps, all_losses = loss_curve(readings)
         finite = np.isfinite(all_losses)
-        steps, known = all_steps[finite], all_losses[finite]
+        steps = all_steps[finite]
+        known = all_losses[finite]
         thin = slice(None, None, -(-len(known) // _MAX_POINTS) or 1)
         losses.plot(steps[thin], known[thin], color=_COLORS[0], alpha=0.3, linewidth=0.6)
         line = smoothed(known, _SMOOTHED_SHARE * len(known))
         losses.plot(steps[thin], line[thin], color=_COLORS[0], linewidth=1.8)
         if not finite.all():  # crosses at the bottom of the panel
-            bad, foot = all_steps[~finite], losses.get_xaxis_transform()
+            bad = all_steps[~finite]
+            foot = losses.get_xaxis_transform()
             losses.plot(bad, np.full(len(bad), 0.02), "x", color=_COLORS[1], transform=foot, label="not finite")
         validated = [event for event in epochs if "validation" in event]
-        steps, shares = _floats(validated, "step"), [event["validation"]["top1"] for event in validated]
+        steps = _floats(validated, "step")
+        shares = [event["validation"]["top1"] for event in validated]
         bounds = np.array([share["interval_95"] for share in shares], dtype=np.float64).reshape(-1, 2)
         top1.fill_between(steps, *bounds.T, color=_COLORS[0], alpha=0.2, linewidth=0)
         top1.plot(steps, [share["value"] for share in shares], color=_COLORS[0], marker="o", markersize=3)
@@ -123,7 +128,8 @@ def loss_curve(readings: Sequence[Event]) -> tuple[Floats, Floats]:
 
     Returns the position of each micro-batch in optimizer steps, and its loss; NaN if it was not finite.
     """
-    places, before = [np.empty(0)], 0
+    places = [np.empty(0)]
+    before = 0
     for event in readings:
         number = len(event["losses"])
         places.append(before + (event["step"] - before) * np.arange(1, number + 1) / max(number, 1))
@@ -158,8 +164,10 @@ class _Sheet:
     """Chooses pictures and draws them with their captions."""
 
     def __init__(self, found: Predictions, manifest: Manifest) -> None:
-        self._manifest, self._rows = manifest, found.rows
-        self._right_N, self._named_N = found.taxon_labels_N, found.named_N
+        self._manifest = manifest
+        self._rows = found.rows
+        self._right_N = found.taxon_labels_N
+        self._named_N = found.named_N
         self._score_N = found.confidence_N
         self._surest_first = np.argsort(-self._score_N, kind="stable").tolist()
         self._names = [taxon.scientific_name for taxon in manifest.taxonomy.taxa]
@@ -196,13 +204,15 @@ class _Sheet:
         store = PictureStore(self._manifest)
         columns = min(_COLUMNS, len(cells))
         rows = -(-len(cells) // columns)
-        across, down = _CELL_PX + _GAP_PX, _CELL_PX + _CAPTION_PX + _GAP_PX
+        across = _CELL_PX + _GAP_PX
+        down = _CELL_PX + _CAPTION_PX + _GAP_PX
         sheet = Image.new("RGB", (columns * across + _GAP_PX, rows * down + _GAP_PX), _PAPER)
         pen = ImageDraw.Draw(sheet)
         # DejaVu Sans of matplotlib: Pillow's font has no × for hybrids.
         font = ImageFont.truetype(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", _FONT_PX)
         for position, (caption, row) in enumerate(cells):
-            left, top = position % columns * across + _GAP_PX, position // columns * down + _GAP_PX
+            left = position % columns * across + _GAP_PX
+            top = position // columns * down + _GAP_PX
             picture = Image.new("RGB", (_CELL_PX, _CELL_PX), _EMPTY)
             if row != _NONE:
                 with suppress(DataError, PictureError):

@@ -178,7 +178,8 @@ def run_network(
 
 def _shown(batches: Iterable[_Item], name: str, num_pictures: int, batch_size: int = 1) -> Iterable[_Item]:
     """Shows how many of many pictures are done, and the time left; a network takes hours for 100,000 on a CPU."""
-    num_batches, is_short = -(-num_pictures // batch_size), num_pictures < _FEW_PICTURES
+    num_batches = -(-num_pictures // batch_size)
+    is_short = num_pictures < _FEW_PICTURES
     return track(batches, name, num_batches, console=Console(stderr=True), disable=is_short)
 
 

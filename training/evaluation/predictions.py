@@ -80,7 +80,8 @@ class ComputedRows:
     """Rows that are computed when they are read; `read` takes what an index takes."""
 
     def __init__(self, shape: tuple[int, ...], read: Callable[[slice | Whole], Floats]) -> None:
-        self.shape, self._read = shape, read
+        self.shape = shape
+        self._read = read
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -118,7 +119,8 @@ def store_outputs(batches: Iterable[NetworkOutput], folder: Path | None = None, 
     Raises:
         OSError: They could not be written.
     """
-    logits, features = StoredRows(folder), StoredRows(folder)
+    logits = StoredRows(folder)
+    features = StoredRows(folder)
     for batch in batches:
         logits.append(batch.logits if with_logits else batch.logits[:, :0])
         features.append(batch.features)

@@ -87,7 +87,8 @@ def paired_loss(first_hits_N: Flags, second_hits_N: Flags) -> Share:
 
     Each element says whether a network is right about a picture.
     """
-    lost, won = int((first_hits_N & ~second_hits_N).sum()), int((second_hits_N & ~first_hits_N).sum())
+    lost = int((first_hits_N & ~second_hits_N).sum())
+    won = int((second_hits_N & ~first_hits_N).sum())
     total = len(first_hits_N)
     return Share((lost - won) / total, total, tango_interval(lost, won, total))
 
@@ -210,8 +211,10 @@ def split_metrics(predictions: Predictions) -> SplitMetrics:
 
     Pictures of one plant are answered much alike, so an interval rests on the effective number of plants.
     """
-    num_pictures, num_plants = len(predictions.rows), effective_number(predictions.plants_N)
-    top1, top5 = predictions.top_k_hits(1), predictions.top_k_hits(5)
+    num_pictures = len(predictions.rows)
+    num_plants = effective_number(predictions.plants_N)
+    top1 = predictions.top_k_hits(1)
+    top5 = predictions.top_k_hits(5)
     macro, interval = macro_top1(top1, predictions.taxon_labels_N, predictions.plants_N)
     return SplitMetrics(
         top1_output=share(int((predictions.output_rivals_N < 1).sum()), num_pictures, num_plants),
@@ -225,7 +228,8 @@ def split_metrics(predictions: Predictions) -> SplitMetrics:
 
 def class_metrics(predictions: Predictions, taxonomy: Taxonomy) -> Iterator[ClassMetrics]:
     """Yields a row for each taxon of the pictures, the one with the lowest accuracy first."""
-    rows, hits = [], [predictions.top_k_hits(k) for k in (1, 5)]
+    rows = []
+    hits = [predictions.top_k_hits(k) for k in (1, 5)]
     for index in np.unique(predictions.taxon_labels_N):
         own = predictions.taxon_labels_N == index
         taxon = taxonomy.taxa[index]

@@ -146,7 +146,8 @@ def random_crop(width: int, height: int, recipe: AugmentRecipe) -> Crop:
     for _ in range(_CROP_TRIES):
         area = width * height * _uniform(recipe.crop_scale_min, 1.0)
         ratio = math.exp(_uniform(-log_ratio, log_ratio))
-        crop_width, crop_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        crop_width = round(math.sqrt(area * ratio))
+        crop_height = round(math.sqrt(area / ratio))
         if 0 < crop_width <= width and 0 < crop_height <= height:
             left = int(torch.randint(width - crop_width + 1, ()))
             top = int(torch.randint(height - crop_height + 1, ()))
@@ -159,7 +160,8 @@ class Normalizer:
     """Turns batches of 8-bit pixels into network input, on the device of the batches."""
 
     def __init__(self, spec: InputSpec, device: torch.device) -> None:
-        mean, std = torch.tensor(spec.mean), torch.tensor(spec.std)
+        mean = torch.tensor(spec.mean)
+        std = torch.tensor(spec.std)
         self._factor, self._shift = (1 / (255 * std)).to(device), (-mean / std).to(device)
 
     def __call__(self, pixels: Tensor) -> Tensor:
@@ -179,7 +181,9 @@ class BatchMixer:
     """
 
     def __init__(self, recipe: AugmentRecipe, num_outputs: int, seed: int) -> None:
-        self._num_outputs, self._seed, self._share = num_outputs, seed, recipe.mix_share
+        self._num_outputs = num_outputs
+        self._seed = seed
+        self._share = recipe.mix_share
         strengths = ((v2.MixUp, recipe.mixup), (v2.CutMix, recipe.cutmix))
         self._kinds = [kind(alpha=alpha, num_classes=num_outputs) for kind, alpha in strengths if alpha > 0]
 

@@ -48,14 +48,18 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
         seed: int,
         added: Sequence[Negatives] = (),
     ) -> None:
-        self._store, self._augment, self._spec, self._seed = store, augment, spec, seed
+        self._store = store
+        self._augment = augment
+        self._spec = spec
+        self._seed = seed
         self._added = added
 
     def __getitems__(self, indexes: Sequence[SampleIndex]) -> list[tuple[Tensor, int]]:
         """Returns a batch, whose plants are read in one round: pixels of shape (3, side, side), uint8, and labels."""
         plants = [index for index in indexes if index.row >= 0]
         files = self._store.read_many([index.row for index in plants])
-        manifest, batch = self._store.manifest, []
+        manifest = self._store.manifest
+        batch = []
         for index, data in zip(plants, files, strict=True):
             with seeded(self._seed, index.epoch, index.row, index.repeat), _naming_picture(manifest, index.row):
                 pixels = random_input(data, self._augment, self._spec, index.side_px)
@@ -64,7 +68,8 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
 
     def _of_no_class(self, index: SampleIndex) -> tuple[Tensor, int]:
         """A picture of no class, augmented as plants are; the next one takes the place of one that is damaged."""
-        place, lists = -1 - index.row, iter(self._added)
+        place = -1 - index.row
+        lists = iter(self._added)
         while place >= len((of := next(lists)).paths):
             place -= len(of.paths)
         for path in of.paths[place:] + of.paths[:place]:
@@ -84,7 +89,10 @@ class EvaluationPictures(Dataset[tuple[Tensor, int]]):
     """
 
     def __init__(self, store: PictureStore, rows: Ints, spec: InputSpec, *, normalized: bool = True) -> None:
-        self._store, self._rows, self._spec, self._normalized = store, rows, spec, normalized
+        self._store = store
+        self._rows = rows
+        self._spec = spec
+        self._normalized = normalized
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -92,7 +100,8 @@ class EvaluationPictures(Dataset[tuple[Tensor, int]]):
     def __getitems__(self, positions: Sequence[int]) -> list[tuple[Tensor, int]]:
         """Returns a batch, whose files are read in one round: pixels of shape (3, height, width), and labels."""
         rows = [int(self._rows[position]) for position in positions]
-        manifest, batch = self._store.manifest, []
+        manifest = self._store.manifest
+        batch = []
         for row, data in zip(rows, self._store.read_many(rows), strict=True):
             with _naming_picture(manifest, row):
                 if self._normalized:
@@ -229,7 +238,8 @@ def _require_shared_memory(workers: int, batch_bytes: int) -> None:
     """
     if workers == 0 or not Path(_SHARED_MEMORY).is_dir():
         return
-    needed, free = workers * _PREFETCHED_BATCHES * batch_bytes, shutil.disk_usage(_SHARED_MEMORY).free
+    needed = workers * _PREFETCHED_BATCHES * batch_bytes
+    free = shutil.disk_usage(_SHARED_MEMORY).free
     if needed > free:
         raise DataError(
             "shared memory is too small for the batches of the loader processes",
@@ -286,11 +296,13 @@ def to_pictures(pixels: Tensor, spec: InputSpec) -> list[Image.Image]:
 
 def _grid(pictures: list[Image.Image], captions: list[str]) -> Image.Image:
     columns = math.ceil(math.sqrt(len(pictures)))
-    width, height = max(pictures[0].width, _MIN_WIDTH_PX), pictures[0].height + _CAPTION_PX * _CAPTION_LINES
+    width = max(pictures[0].width, _MIN_WIDTH_PX)
+    height = pictures[0].height + _CAPTION_PX * _CAPTION_LINES
     sheet = Image.new("RGB", (columns * width, math.ceil(len(pictures) / columns) * height), "white")
     pen = ImageDraw.Draw(sheet)
     for position, (picture, text) in enumerate(zip(pictures, captions, strict=True)):
-        left, top = position % columns * width, position // columns * height
+        left = position % columns * width
+        top = position // columns * height
         pen.text((left + 2, top + 1), text.replace(", ", "\n"), fill="black", font_size=_CAPTION_PX - 3)
         sheet.paste(picture, (left, top + _CAPTION_PX * _CAPTION_LINES))
     return sheet

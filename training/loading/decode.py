@@ -82,7 +82,8 @@ class CropReader:
         if stored_HW3 is None:
             image = read_picture(self._data, math.ceil(min(self.width, self.height) / scale)).image
             return _resize(np.asarray(image), crop, self.width / image.width, side_px)
-        square_HW3, turn = _resize(stored_HW3, self._stored(crop), scale, side_px), self._turn
+        square_HW3 = _resize(stored_HW3, self._stored(crop), scale, side_px)
+        turn = self._turn
         if turn.swap:
             square_HW3 = square_HW3.transpose(0, 1)
         return square_HW3.flip([axis for axis, flips in ((1, turn.flip_x), (0, turn.flip_y)) if flips]).contiguous()

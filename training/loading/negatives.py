@@ -72,7 +72,9 @@ def list_negatives(
     Raises:
         DataError: A folder or list is missing, cannot be read, or has no picture.
     """
-    found, digest, num_broken = dict[Path, tuple[Path, str, int]](), hashlib.sha256(), 0
+    found = dict[Path, tuple[Path, str, int]]()
+    digest = hashlib.sha256()
+    num_broken = 0
     what, flag = _KINDS[label]
     for source, given in enumerate(folders):
         if not given.exists():

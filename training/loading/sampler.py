@@ -32,7 +32,9 @@ WINDOW_BLOCKS: Final = 64
 """Blocks that the order "blocks" shuffles together: 4,096 pictures from 64 places."""
 _POWER: Final[dict[Sampling, float]] = {"every_picture": 1.0, "square_root": 0.5, "class_balanced": 0.0}
 # Independent random streams. None may be 0: to NumPy the seeds (5, 2) and (5, 2, 0) are the same.
-_QUOTAS, _RINGS, _NEGATIVES = 1, 2, 3
+_QUOTAS = 1
+_RINGS = 2
+_NEGATIVES = 3
 
 
 class SampleIndex(NamedTuple):
@@ -148,10 +150,16 @@ class EpochBatches(Sampler[list[SampleIndex]]):
             raise ValueError(f"{sampling} needs the label of every row")
         self._rows = rows.astype(np.int32)
         self._labels = None if sampling == "every_picture" or labels is None else labels.astype(np.int32)
-        self._batch_size, self._seed, self._rank, self._num_ranks = batch_size, seed, rank, num_ranks
-        self._order, self._sampling = order, sampling
+        self._batch_size = batch_size
+        self._seed = seed
+        self._rank = rank
+        self._num_ranks = num_ranks
+        self._order = order
+        self._sampling = sampling
         self._added = added
-        self.epoch, self.first_picture, self.side_px = 0, 0, 0
+        self.epoch = 0
+        self.first_picture = 0
+        self.side_px = 0
 
     @property
     def global_batch(self) -> int:
@@ -162,7 +170,9 @@ class EpochBatches(Sampler[list[SampleIndex]]):
         return batches_left(len(self._rows), self.global_batch, self.first_picture)
 
     def __iter__(self) -> Iterator[list[SampleIndex]]:
-        epoch, side_px, first = self.epoch, self.side_px, self.first_picture
+        epoch = self.epoch
+        side_px = self.side_px
+        first = self.first_picture
         rows, repeats = self._samples()
         share = self._batch_size
         if len(rows) < self.global_batch:
@@ -179,7 +189,8 @@ class EpochBatches(Sampler[list[SampleIndex]]):
 
         Their rows count down from -1, through all lists. The last list comes first.
         """
-        found, first_row = list[SampleIndex](), -1
+        found = list[SampleIndex]()
+        first_row = -1
         for stream, (number, per_batch) in enumerate(self._added, start=_NEGATIVES):
             if number == 0:
                 continue

@@ -111,7 +111,8 @@ def _read_ranges(file_system: Any, ranges: Sequence[tuple[str, int, int]]) -> li
     found: list[bytes | Exception] = []
     for path, start, length in ranges:
         number = bisect_right(keys, (path, start)) - 1
-        content, first = contents[number], start - starts[number]
+        content = contents[number]
+        first = start - starts[number]
         found.append(content if isinstance(content, Exception) else content[first : first + length])
     return found
 

@@ -31,7 +31,8 @@ class RunLog:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder, self._stream = folder, None
+        self._folder = folder
+        self._stream = None
         self._board: SummaryWriter | None = None
         if folder is None:
             return

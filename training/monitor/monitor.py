@@ -76,7 +76,8 @@ class _Stage(AbstractContextManager[None]):
 
     def take(self) -> float:
         """Seconds so far; resets them. In a stream it waits for the last mark."""
-        marks, self._marks = self._marks, []
+        marks = self._marks
+        self._marks = []
         pairs = list(zip(marks[::2], marks[1::2], strict=True))
         if not self._in_stream:
             return float(sum(end - start for start, end in pairs))
@@ -137,7 +138,8 @@ class UsageSampler:
     def _run(self, device: torch.device) -> None:
         try:
             while True:
-                use, memory_gb = torch.cuda.utilization(device) / 100, torch.cuda.device_memory_used(device) / _GB
+                use = torch.cuda.utilization(device) / 100
+                memory_gb = torch.cuda.device_memory_used(device) / _GB
                 self._samples.append((use, memory_gb))
                 if self._closed.wait(_SAMPLE_EVERY_S):
                     return
@@ -199,7 +201,8 @@ class Monitor:
     def begin_epoch(self) -> None:
         """Resets the figures."""
         self._epoch_began = self._began = time.perf_counter()
-        self._has_begun, self._warmup = False, None
+        self._has_begun = False
+        self._warmup = None
 
     def count(self, labels: Tensor) -> None:
         """Counts a batch from the loader; the first one of an epoch starts the measured time."""
@@ -212,7 +215,8 @@ class Monitor:
         """The epoch until now. Call it right after a reading of the losses, which waits for the device."""
         timing = self._timing()
         if not self._is_warm:
-            self._is_warm, self._warmup = True, timing
+            self._is_warm = True
+            self._warmup = timing
             self._restart()
         return timing
 
@@ -224,7 +228,8 @@ class Monitor:
     def _restart(self) -> None:
         """Starts the measured time."""
         self.clock.read()
-        self._stages, self._pictures = {}, 0
+        self._stages = {}
+        self._pictures = 0
         self._began = time.perf_counter()
         self.sampler.begin()
 
@@ -253,7 +258,8 @@ def find_bottleneck(timing: EpochTiming, workers: int, device: torch.device) -> 
     largest_s = max(wait_s, save_s, gap_s - save_s - wait_s)
     share = min(largest_s / timing.seconds, 0.99)
     gain = round(1 / (1 - share), 2)
-    used, cores = timing.usage.gpu_use_mean, timing.usage.cores
+    used = timing.usage.gpu_use_mean
+    cores = timing.usage.cores
     if share < _MIN_SHARE and device.type == "cuda" and used is not None and used < _GPU_IN_USE:
         sentence = f"the GPU is in use {used:.0%} of the time, and nothing else waits: its kernels are too short"
         return Bottleneck("small batch", sentence, "a larger batch (--tune finds it), or --compile reduce-overhead")

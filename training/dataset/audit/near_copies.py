@@ -86,7 +86,8 @@ def _grouped(unique: _Hashes, row: Codes, chain: Codes, names: Codes, max_bits: 
     position, name = np.divmod(pairs, num_names)
     own_chain = np.unique(chain[position] * num_names + name, return_inverse=True)[1]
     piece = _cut_chains(unique[position], num_pictures, own_chain, max_bits)
-    chain, piece = own_chain[entry], piece[entry]
+    chain = own_chain[entry]
+    piece = piece[entry]
     sizes = np.bincount(piece)
     number = np.where(sizes > 1, np.cumsum(sizes > 1) - 1, -1)  # pieces of two or more pictures
     chain_of_piece = np.zeros(len(sizes), np.int64)
@@ -154,7 +155,8 @@ def _components(hashes: _Hashes, max_bits: int) -> Codes:
             found, done = _steps_in_buckets(hashes, mask, chain, max_bits)
             steps.append(found)
             if sum(map(len, steps)) >= _STEPS_AT_ONCE:
-                chain, steps = _joined(chain, steps), []
+                chain = _joined(chain, steps)
+                steps = []
     return _joined(chain, steps) if steps else chain
 
 
@@ -174,7 +176,8 @@ def _steps_in_buckets(hashes: _Hashes, mask: np.uint64, chain: Codes, max_bits: 
         Near pairs of different chains, shape (pairs, 2), and whether these are all; if not, join them and call again.
     """
     order, bucket_end = _buckets(hashes, mask, chain)
-    hash_at, chain_at = hashes[order], chain[order]
+    hash_at = hashes[order]
+    chain_at = chain[order]
     first = np.flatnonzero(chain_at != chain_at[bucket_end - 1])
     mates = bucket_end[first] - first
     found: list[Codes] = [np.empty((0, 2), np.int64)]
@@ -182,7 +185,8 @@ def _steps_in_buckets(hashes: _Hashes, mask: np.uint64, chain: Codes, max_bits: 
     while len(first) and num_found < _STEPS_AT_ONCE:
         offset += 1
         more = mates > offset
-        first, mates = first[more], mates[more]
+        first = first[more]
+        mates = mates[more]
         near = first[np.bitwise_count(hash_at[first] ^ hash_at[first + offset]) <= max_bits]
         near = near[chain_at[near] != chain_at[near + offset]]
         found.append(np.stack([order[near], order[near + offset]], axis=1))

@@ -156,7 +156,8 @@ def build_report(
 
     `pictures` are all that decode, `near_copies` their groups; `splits` are those of the pictures in `selection`.
     """
-    kept, taxonomy = selection.pictures, selection.taxonomy
+    kept = selection.pictures
+    taxonomy = selection.taxonomy
     sizes = _class_sizes(taxonomy, kept, splits)
     few = [size for size in sizes if size.num_pictures < collection.few_pictures]
     entries = sorted(map(_printable, left_out), key=lambda entry: (entry.code, entry.picture))

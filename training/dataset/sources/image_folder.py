@@ -34,7 +34,8 @@ def read_image_folder(name: str, root: Path, default_license: str = "") -> Sourc
     """
     if not root.is_dir():
         raise DataError("no such folder of pictures", value=root, remedy="give a folder with one folder for each class")
-    above, root = root, _walked(root)
+    above = root
+    root = _walked(root)
     note = f"{name}: the classes are the folders in {root.relative_to(above)}, since {above.name} holds nothing else."
     contents = SourceContents(root, [], [], (note,) if root != above else ())
     parts = list(_parts(name, root, contents))

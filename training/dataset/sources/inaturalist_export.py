@@ -137,7 +137,8 @@ class _Downloader:
     """Downloads photographs one at a time, with pauses; those that are there already are not asked for again."""
 
     def __init__(self, out: Path, tell: Callable[[str], None]) -> None:
-        self._out, self._tell = out, tell
+        self._out = out
+        self._tell = tell
         self._next_at = 0.0
         self._number = 0
 

@@ -119,7 +119,8 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
                 limit="one or more annotations of every plant",
                 remedy="download the file again, or delete the category",
             )
-    records, parts = list(train.records("train", default_license)), [train]
+    records = list(train.records("train", default_license))
+    parts = [train]
     if (root / _TEST_FILE).is_file():
         parts.append(_Part(root / _TEST_FILE))
         parts[1].agree_with(train)

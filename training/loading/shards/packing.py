@@ -219,13 +219,15 @@ def _tasks(sources: Iterable[SourcePicture]) -> Iterator[list[SourcePicture]]:
         num_bytes += source.length
         if num_bytes >= _TASK_BYTES:
             yield task
-            task, num_bytes = [], 0
+            task = []
+            num_bytes = 0
     if task:
         yield task
 
 
 def _source(manifest: Manifest, row: int, shard: Shard) -> SourcePicture:
-    place, table = manifest.place(row), manifest.table
+    place = manifest.place(row)
+    table = manifest.table
     return SourcePicture(
         file=place.file,
         length=place.length,
@@ -245,7 +247,8 @@ def _write_joint_manifest(folder: Path, manifest: Manifest, plan: ShardPlan) -> 
     names = pa.array([shard.name for shard in plan.shards])
     codes = pa.array([shard.number for shard in plan.shards for _ in shard.rows], pa.int32())
     packed["shard"] = pa.DictionaryArray.from_arrays(codes, names)
-    taxonomy, sources = manifest.taxonomy, manifest.sources
+    taxonomy = manifest.taxonomy
+    sources = manifest.sources
     write_manifest(folder, packed, taxonomy, sources, plan=plan.identity, packed_from=manifest.sha256)
 
 

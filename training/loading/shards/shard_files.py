@@ -146,7 +146,8 @@ def write_shard(
     Raises:
         OSError: The disk is full or not writable; neither the tar nor the index is left behind.
     """
-    tar, index = folder / shard.name, index_path(folder, shard)
+    tar = folder / shard.name
+    index = index_path(folder, shard)
     index.unlink(missing_ok=True)  # it may be left from a tar that was lost
     rows = []
     with replaced(tar) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as writer:
