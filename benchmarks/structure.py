@@ -54,6 +54,7 @@ def _sizes(root: Path) -> dict[str, int]:
     return {
         "tokens": _tokens(product),
         "function_lines": max(map(_longest_function, product)),
+        "packed_assignments": sum(map(_packed_assignments, product)),
         "modules": sum(path.name != "__init__.py" for path in product),
         **_settings(),
         "test_tokens": _tokens(_tracked(root, "tests/*.py")),
@@ -86,6 +87,20 @@ def _longest_function(path: Path) -> int:
     nodes = ast.walk(ast.parse(path.read_bytes()))
     functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return max(((node.end_lineno or 0) - node.lineno + 1 for node in functions), default=0)
+
+
+def _packed_assignments(path: Path) -> int:
+    """Counts lines such as `a, b = x, y`, which say two things at once; a swap needs one."""
+    assignments = (node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Assign))
+    return sum(_is_packed(node.targets[0], node.value) for node in assignments)
+
+
+def _is_packed(target: ast.expr, value: ast.expr) -> bool:
+    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
+        return False
+    names = {ast.unparse(element) for element in target.elts}
+    read = {ast.unparse(node) for node in ast.walk(value) if isinstance(node, ast.expr)}
+    return not names & read
 
 
 def _tokens(files: list[Path]) -> int:
