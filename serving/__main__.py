@@ -42,10 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.signal(number, _exit)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the application installs its handler
+    with clear_errors():
+        settings = load_settings(arguments)
+        configure_logging()
     try:
         with clear_errors():
-            settings = load_settings(arguments)
-            configure_logging()
             _serve(settings)
     except SystemExit as ended:
         _end_process(int(ended.code or 0))

@@ -53,7 +53,7 @@ def test_every_cell_runs(photographs, tmp_path, monkeypatch, capfd):
             exec(compile(source, NOTEBOOK.name, "exec"), names)  # as a notebook does
     said = capfd.readouterr().out
     assert "family Asteraceae" in said  # of the drawn sunflower the demonstration is not sure enough for a species
-    assert "berlin.jpg ok family Asteraceae" in said
+    assert "berlin.jpg ok species Helianthus annuus" in said
     assert "broken.jpg failed" in said
     assert [row["path"] for row in names["placed"]] == ["berlin.jpg"]
     mpl.pyplot.close("all")

@@ -89,9 +89,9 @@ def test_a_run_with_negatives_and_unknown_plants_resumes_bit_for_bit(data, thing
     assert all(map(torch.equal, tensors(run), tensors(uninterrupted)))
 
 
-def test_a_run_without_negatives_has_neither_output_nor_field(finished_run):
+def test_a_run_without_negatives_has_no_plant_output(finished_run):
     content = torch.load(finished_run / "last.pt", weights_only=True)
-    assert "plant_output" not in content
+    assert content["plant_output"] is None
     assert not events(finished_run, "plant_output")
     assert "plants_told" not in events(finished_run, "epoch")[-1]["validation"]
 
