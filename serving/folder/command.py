@@ -56,7 +56,7 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     retry_failed: bool = False
     """Answer again what failed in former runs."""
     part: str | None = None
-    """Answer every n-th part only, i/n with i from 0 to n - 1, so that n machines share the work."""
+    """Answer one of n shares only, i/n with i from 0 to n - 1, so that n machines share the work."""
     ray: str | None = None
     """Share the parts among the machines of a Ray cluster: auto (the one that this machine is in) or its address."""
     truth: str | None = None

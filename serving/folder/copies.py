@@ -3,7 +3,7 @@
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -31,14 +31,16 @@ def require_outside(target: Path, photographs: str) -> None:
         )
 
 
-def copy_photographs(rows: Iterable[Row], plants: Mapping[str, Plant], store: Store, target: Path) -> None:
-    """Puts each photograph into the folder of its verdict's name, or of why it has none; what is there stays.
+def copy_photographs(plants: Iterable[Plant], rows: Iterable[Row], store: Store, target: Path) -> None:
+    """Puts the photographs of each plant into the folder of its verdict's name, or of why it has none.
+
+    What is there stays. The rows are those of the plants, in the same order.
 
     Says on standard error how many could not be put there, and why the first one could not.
     """
     problems: list[str] = []
-    for row in rows:
-        for photograph in plants[row["group"]].photographs:
+    for plant, row in zip(plants, rows, strict=True):
+        for photograph in plant.photographs:
             try:
                 _copy(photograph, store, target / folder_name(row))
             except (BotanifyError, OSError) as error:

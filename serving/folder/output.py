@@ -1,11 +1,8 @@
 """The folder or bucket of the results. A file is there completely or not at all."""
 
-import errno
 import io
-import os
 import re
 import shutil
-import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -14,13 +11,12 @@ import msgspec
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from models.atomic_file import sync
+from models.atomic_file import replaced
 from models.errors import DataError
 from serving.folder.photographs import errors_of_stores, is_bucket, open_bucket
 
 _UNFINISHED: Final = ".part"
 _UNFINISHED_NAME: Final = re.compile(r"\..+\.[0-9a-f]{32}\.part")
-_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class OutputFolder:
@@ -47,63 +43,31 @@ class OutputFolder:
             return (self.root / name).read_bytes()
         return None
 
-    def create(self, name: str, content: bytes) -> bool:
-        """Writes a file if none has that name; returns whether it did. Of several writers one succeeds."""
-        temporary = self._write(name, io.BytesIO(content))
-        try:
-            os.link(temporary, self.root / name)  # unlike a rename, it fails if the name is taken
-        except FileExistsError:
-            return False
-        except FileNotFoundError:  # another run ended, and took it for what a killed one had begun
-            return self.create(name, content)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            raise DataError(
-                "results cannot be written to this disk, which has no hard links",
-                value=self.root,
-                limit="a disk where a file can be linked, unlike exFAT",
-                remedy="choose an --out on another disk",
-            ) from error
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync((self.root / name).parent)
-        return True
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file, which may exist."""
+        self.replace(name, io.BytesIO(content))
 
     def replace(self, name: str, content: BinaryIO) -> None:
-        """Writes a file, which may exist."""
+        """See `write`; for what may not fit into the memory."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._write(name, content).replace(self.root / name)
-        except FileNotFoundError:  # see `create`
+            with replaced(path) as stream:
+                shutil.copyfileobj(content, stream)
+        except FileNotFoundError:  # another run ended, and took it for what a killed one had begun
             content.seek(0)
             self.replace(name, content)
-        else:
-            sync((self.root / name).parent)
 
     def remove_unfinished(self) -> None:
         """Removes what killed processes had begun to write."""
-        for folder in (self.root, self.root / "parts", self.root / "plans"):
+        for folder in (self.root, self.root / "parts"):
             for path in folder.glob(f".*{_UNFINISHED}"):
                 if _UNFINISHED_NAME.fullmatch(path.name):
                     path.unlink(missing_ok=True)
 
-    def _write(self, name: str, content: BinaryIO) -> Path:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")
-        try:
-            with temporary.open("wb") as stream:
-                shutil.copyfileobj(content, stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-        except BaseException:  # Ctrl-C too
-            temporary.unlink(missing_ok=True)
-            raise
-        return temporary
-
 
 class OutputBucket:
-    """An object store: objects are complete or absent, and S3 refuses a conditional write if the name is taken.
+    """An object store: objects are complete or absent.
 
     Args:
         files: The store.
@@ -130,16 +94,9 @@ class OutputBucket:
         return None
 
     @errors_of_stores()
-    def create(self, name: str, content: bytes) -> bool:
-        """See `OutputFolder.create`."""
-        path = f"{self._root}/{name}"
-        try:
-            self._files.pipe_file(path, content, mode="create")
-        except OSError:  # s3fs gives the refusal of S3 (412, If-None-Match) no type of its own
-            if not self._files.exists(path):
-                raise
-            return False
-        return True
+    def write(self, name: str, content: bytes) -> None:
+        """See `OutputFolder.write`."""
+        self._files.pipe_file(f"{self._root}/{name}", content)
 
     @errors_of_stores()
     def replace(self, name: str, content: BinaryIO) -> None:

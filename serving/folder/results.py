@@ -1,6 +1,11 @@
-"""The files of the results: run.json, the rows of each part, and the joined table."""
+"""The files of the results: run.json, the parts with the rows, and the joined table.
+
+A row has a key: a hash of what was asked, and of the paths, sizes and times of its photographs. A part holds the rows
+of some plants, and its name is a hash of their keys. What the parts hold is done; nothing else is written down.
+"""
 
 import csv
+import hashlib
 import io
 import platform
 import re
@@ -8,6 +13,7 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
@@ -21,18 +27,26 @@ from models.bundle_record import read_record as read_bundle_record
 from models.cores import cores
 from models.errors import DataError, InputError
 from serving.folder.output import Output, as_json
-from serving.folder.plan import REMEDY, Plan
+from serving.folder.plants import Plant
 from serving.folder.rows import Row, columns
 
 RECORD_FILE: Final = "run.json"
 CSV_TABLE: Final = "results.csv"
 PARQUET_TABLE: Final = "results.parquet"
 _PARTS: Final = "parts"
-_PART_NAME: Final = re.compile(r"part-(?P<number>[0-9]{6,})-(?P<run>[0-9a-f]{8})\.parquet")
+_PART_NAME: Final = re.compile(r"[0-9a-f]{32}\.parquet")
+_KEY: Final = "key"  # column of a part
+_NUM_FAILED: Final = "num_failed"
+_KEY_CHARACTERS: Final = 32  # 128 bits
+_READERS: Final = 16  # of an object store, where each part is a request
 _COMPRESSION: Final = "zstd"
-_FORMAT: Final = 2  # of the files of a run; rises when former ones can no longer be read
+_FORMAT: Final = 3  # of the files of a run; rises when former ones can no longer be read
 _ROWS_AT_ONCE: Final = 1000
 _SECONDS_A_DAY: Final = 86_400
+_REMEDY: Final = "choose another --out, or remove the results"
+
+Part = Mapping[str, Plant]
+"""Key -> plant: plants whose rows are written together."""
 
 
 # ---- run.json
@@ -58,14 +72,10 @@ class RunRecord(msgspec.Struct, frozen=True):
     """The options that change answers."""
     machine: Mapping[str, Any]
     run_id: str
-    """Another one for each run that starts anew; in the names of its files."""
+    """Another one for each run that starts anew; in the identifiers of its occurrences."""
     format: int = 1
-    is_complete: bool = False
-    """Whether every plant has a row."""
-    num_plans: int = 0
-    """`Plan.num_files` of the plan that the table was made from; another number: it is not complete after all."""
     counts: Mapping[str, int] = {}
-    """Rows by status."""
+    """Rows of the table by status; none before there is a table."""
     photographs_per_s: float | None = None
     """Photographs per second in the last run, from the first to the last row."""
     photographs_per_day: float | None = None
@@ -88,52 +98,26 @@ def bundle_name(folder: Path) -> BundleName:
     return BundleName(record.name, record.version, file_sha256(path))
 
 
-def read_record(output: Output) -> RunRecord | None:
-    """Reads the record of a former run; None if there was none.
+def read_record(output: Output, new: RunRecord) -> RunRecord | None:
+    """Reads the record of a former run that `new` continues; None if there was none.
 
     Raises:
-        InputError: The file is not such a record, or another version of botanify wrote it.
+        InputError: It cannot be read, another version of botanify wrote it, or the bundle or an option differs.
     """
     content = output.read(RECORD_FILE)
+    if content is None:
+        return None
     try:
-        record = None if content is None else msgspec.json.decode(content, type=RunRecord)
+        old = msgspec.json.decode(content, type=RunRecord)
     except msgspec.DecodeError as error:
-        raise InputError(f"{RECORD_FILE} cannot be read", value=error, remedy=REMEDY) from error
-    if record is not None and record.format != _FORMAT:
+        raise InputError(f"{RECORD_FILE} cannot be read", value=error, remedy=_REMEDY) from error
+    if old.format != _FORMAT:
         raise InputError(
             "another version of botanify began the run in this place",
-            value=f"format {record.format}",
+            value=f"format {old.format}",
             limit=f"format {_FORMAT}",
-            remedy=REMEDY,
+            remedy=_REMEDY,
         )
-    return record
-
-
-def start_record(output: Output, new: RunRecord) -> RunRecord:
-    """Writes the record of a run that starts; returns the one that counts if several machines start at the same time.
-
-    Raises:
-        InputError: The other machine has another bundle or other options.
-    """
-    if output.create(RECORD_FILE, as_json(new)):
-        return new
-    former = read_record(output)
-    assert former is not None
-    require_same(former, new)
-    return former
-
-
-def write_record(output: Output, record: RunRecord) -> None:
-    """Writes the record, in place of the former one."""
-    output.replace(RECORD_FILE, io.BytesIO(as_json(record)))
-
-
-def require_same(old: RunRecord, new: RunRecord) -> None:
-    """Checks that a run continues with the same bundle and options.
-
-    Raises:
-        InputError: Something differs; the message names it.
-    """
     before, now = (msgspec.json.decode(msgspec.json.encode(each.options)) for each in (old, new))
     changed = [
         f"{name} ({_shown(before.get(name))} before)" for name in before | now if before.get(name) != now.get(name)
@@ -145,8 +129,14 @@ def require_same(old: RunRecord, new: RunRecord) -> None:
             "the results of another run are in this place",
             value=f"changed: {', '.join(changed)}",
             limit="a run continues with the same bundle and the same options",
-            remedy=REMEDY,
+            remedy=_REMEDY,
         )
+    return old
+
+
+def write_record(output: Output, record: RunRecord) -> None:
+    """Writes the record, in place of the former one."""
+    output.write(RECORD_FILE, as_json(record))
 
 
 def with_speed(record: RunRecord, num_photographs: int, seconds: float) -> RunRecord:
@@ -166,57 +156,75 @@ def _shown(option: Any) -> str:
 # ---- rows
 
 
+def keyed(plants: Iterable[Plant], run: RunRecord) -> dict[str, Plant]:
+    """Returns the plants, in their order, by the keys of their rows."""
+    asked = msgspec.json.encode((run.bundle, run.options))
+    return {_hash(asked + msgspec.json.encode(plant)): plant for plant in plants}
+
+
 class PartFiles(msgspec.Struct, frozen=True):
-    """The rows of each part, in a file of its own that is there completely or not at all: what is written is done."""
+    """The parts, each in a file that is there completely or not at all."""
 
     output: Output
-    run_id: str
-    """In the name of each file, so that a machine that belongs to a former run changes nothing."""
     columns: pa.Schema
 
-    def written(self) -> set[int]:
-        """Returns the numbers of the parts that have their rows."""
-        found = filter(None, map(_PART_NAME.fullmatch, self.output.names(_PARTS)))
-        return {int(name["number"]) for name in found if name["run"] == self.run_id}
+    def write(self, part: Part, rows: Sequence[Row]) -> None:
+        """Writes the rows of a part; a part that two processes answer has one name, and counts once."""
+        table = pa.Table.from_pylist(list(rows), schema=self.columns).append_column(_KEY, pa.array(list(part)))
+        stream = io.BytesIO()
+        pq.write_table(table, stream, compression=_COMPRESSION)
+        self.output.write(f"{_PARTS}/{_hash(''.join(part).encode())}.parquet", stream.getvalue())
 
-    def write(self, number: int, rows: Sequence[Row]) -> None:
-        """Writes the rows of a part, unless another process did: a part that was done twice counts once."""
-        self.output.create(self._name(number), encode(rows, self.columns))
+    def held(self, *, failed: bool = True) -> dict[str, list[str]]:
+        """Returns the keys of the rows in each part, by the name of its file.
 
-    def rows(self, plan: Plan) -> Iterator[Row]:
-        """Yields the current row of each plant that is listed, part by part; none of a part that is not written yet."""
-        for part in plan.parts:
-            name = self._name(part.number)
-            content = self.output.read(name)
-            if content is None:
-                continue
-            try:
-                rows = decode(content)
-            except (ValueError, OSError) as error:
-                remedy = "remove this file, and run the same command again"
-                raise DataError(f"{name} of the results is damaged", value=error, remedy=remedy) from error
-            yield from (row for row in rows if plan.current.get(row["group"]) == part.number)
+        Args:
+            failed: Whether rows with a photograph that failed count.
+        """
 
-    def _name(self, number: int) -> str:
-        return f"{_PARTS}/part-{number:06d}-{self.run_id}.parquet"
+        def keys(name: str) -> list[str]:
+            rows = self._read(name, [_KEY, _NUM_FAILED]).to_pylist()
+            return [row[_KEY] for row in rows if failed or not row[_NUM_FAILED]]
+
+        names = [f"{_PARTS}/{name}" for name in self.output.names(_PARTS) if _PART_NAME.fullmatch(name)]
+        with ThreadPoolExecutor(_READERS) as pool:
+            return dict(zip(names, pool.map(keys, names), strict=True))
+
+    def rows(self, plants: Iterable[str], held: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+        """Yields the row of each plant once, in the order of the plants: of several the one with the fewest failures.
+
+        Few rows are in memory at a time: a part is read when the first of its plants is due.
+
+        Args:
+            plants: Keys of the plants.
+            held: What `held` returns; a plant that no part holds has no row.
+        """
+        places = {key: place for place, key in enumerate(plants)}
+        due = [(min((places[key] for key in keys if key in places), default=-1), name) for name, keys in held.items()]
+        waiting: dict[int, Row] = {}
+        for first, name in [each for each in sorted(due) if each[0] >= 0]:
+            yield from [waiting.pop(place) for place in sorted(waiting) if place < first]
+            for row in self._read(name).to_pylist():
+                place = places.get(row.pop(_KEY))
+                if place is not None and row[_NUM_FAILED] <= waiting.get(place, row)[_NUM_FAILED]:
+                    waiting[place] = row
+        yield from [waiting.pop(place) for place in sorted(waiting)]
+
+    def _read(self, name: str, only: list[str] | None = None) -> pa.Table:
+        try:
+            return pq.read_table(io.BytesIO(self.output.read(name) or b""), columns=only)
+        except (ValueError, OSError) as error:
+            remedy = "remove this file, and run the same command again"
+            raise DataError(f"{name} of the results is damaged", value=error, remedy=remedy) from error
 
 
-def columns_of(plan: Plan, top_k: int) -> pa.Schema:
+def columns_of(plants: Iterable[Plant], top_k: int) -> pa.Schema:
     """Returns the columns of a result, with those of the list that the photographs came from."""
-    of_plants = (plant.photographs[0].columns for part in plan.parts for plant in part.plants)
-    return columns(top_k, dict.fromkeys(chain.from_iterable(of_plants)))
+    return columns(top_k, dict.fromkeys(chain.from_iterable(plant.photographs[0].columns for plant in plants)))
 
 
-def encode(rows: Sequence[Row], schema: pa.Schema) -> bytes:
-    """Returns a Parquet file with the rows; a missing column is null."""
-    stream = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), stream, compression=_COMPRESSION)
-    return stream.getvalue()
-
-
-def decode(content: bytes) -> list[Row]:
-    """Reads the rows of a file that `encode` made."""
-    return list(pq.read_table(io.BytesIO(content)).to_pylist())
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:_KEY_CHARACTERS]
 
 
 def write_table(output: Output, rows: Iterable[Row], schema: pa.Schema) -> Mapping[str, int]:

@@ -1,12 +1,13 @@
-"""One run: list, plan, identify what has no row yet, join the parts."""
+"""One run: list, identify what has no row yet, join the parts."""
 
 import asyncio
-import io
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TextIO
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Final, TextIO
 
 import msgspec
 
@@ -20,18 +21,16 @@ from serving.folder.copies import copy_photographs, require_outside
 from serving.folder.darwin_core import DARWIN_CORE_FILE, write_darwin_core
 from serving.folder.output import as_json, open_output
 from serving.folder.photographs import open_store
-from serving.folder.plan import Part, Plan, count_plans, extend_plan, read_plan
 from serving.folder.plants import group_photographs, read_list
 from serving.folder.results import (
     CSV_TABLE,
+    Part,
     PartFiles,
-    RunRecord,
     bundle_name,
     columns_of,
+    keyed,
     new_record,
     read_record,
-    require_same,
-    start_record,
     with_speed,
     write_record,
     write_table,
@@ -60,7 +59,9 @@ class Progress:
     def __init__(self, num_plants: int, num_before: int, stream: TextIO) -> None:
         self.counts: Counter[str] = Counter()
         self.num_photographs = 0
-        self._num_plants, self._num_before, self._stream = num_plants, num_before, stream
+        self._num_plants = num_plants
+        self._num_before = num_before
+        self._stream = stream
         self._is_terminal = self._stream.isatty()
         self.begin()
 
@@ -103,21 +104,14 @@ class Progress:
 
 
 def _duration(seconds: float) -> str:
-    minutes, hours = round(seconds / 60), seconds / 3600
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 120 else f"{hours:.1f} h"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"
 
 
 class _TooManyFailed(Exception):
     """The share of failures is above its limit."""
-
-
-class _State(NamedTuple):
-    """What is known of a run at a moment; other machines may add to it."""
-
-    record: RunRecord
-    plan: Plan
 
 
 def run(command: IdentifyFolder, decoder: PictureDecoder | None = None) -> Outcome:
@@ -132,91 +126,69 @@ def run(command: IdentifyFolder, decoder: PictureDecoder | None = None) -> Outco
     """
     if command.copy_to is not None and command.list is None:
         require_outside(command.copy_to, command.photographs)
-    return _FolderRun(command.with_absolute_paths(), decoder).result()
+    folder_run = _FolderRun(command.with_absolute_paths())
+    try:
+        progress = asyncio.run(folder_run.identify(decoder))
+    except _TooManyFailed as error:
+        _tell(f"botanify: {error}")
+        return Outcome.TOO_MANY_FAILED
+    return folder_run.finish(progress)
 
 
 class _FolderRun:
-    def __init__(self, command: IdentifyFolder, decoder: PictureDecoder | None) -> None:
-        self._command, self._given_decoder = command, decoder
-        self._new = new_record(bundle_name(command.bundle_folder()), command.answer_options())
-        self._output, self._store = open_output(command.out), open_store(command.photographs, command.out)
+    """A run whose plants are listed: what it must refuse, it has refused."""
 
-    def result(self) -> Outcome:
-        """Does what is left to do."""
-        planned = self._plan()
-        wants_more = self._command.darwin_core or self._command.copy_to or self._command.truth
-        if planned.record.is_complete and not wants_more:
-            return self._say(planned.record)
-        try:
-            progress = asyncio.run(self._identify(planned))
-        except _TooManyFailed as error:
-            _tell(f"botanify: {error}")
-            return Outcome.TOO_MANY_FAILED
-        return self._finish(self._latest(planned), progress)
-
-    # ---- what is left to do
-
-    def _plan(self) -> _State:
-        """Plans what is new. A machine that has a share takes the plan as it is: only one of them lists."""
-        command, output = self._command, self._output
-        record = read_record(output)
-        plan = Plan()
-        if record is not None:
-            require_same(record, self._new)
-            plan = read_plan(output, record.run_id)
-        if record is None or command.part is None or not plan.parts:
-            photographs = self._store.find() if command.list is None else read_list(command.list, self._store)
-            plants = group_photographs(photographs, command.group_by)
-            if command.truth is not None:
-                require_truths(plants, command.truth)
-            if record is None:
-                command.require_answerable()  # all that can be refused has been refused before a run starts
-                record = start_record(output, self._new)
-            failed = self._failed(_State(record, plan)) if command.retry_failed else {}
-            plan = extend_plan(output, record.run_id, plan, plants, part_rows=PART_ROWS, failed=failed)
-        if record.num_plans != plan.num_files:
-            record = msgspec.structs.replace(record, is_complete=False)
-            write_record(output, record)  # after the plan: who reads the record first finds no older plan
-        return _State(record, plan)
-
-    def _failed(self, planned: _State) -> Mapping[str, int]:
-        """Returns the plants with a photograph that failed, and the part of each."""
-        rows = self._files(planned).rows(planned.plan)
-        names = (row["group"] for row in rows if row["status"] == "failed" or row["num_failed"])
-        return {name: planned.plan.current[name] for name in names}
-
-    def _files(self, planned: _State) -> PartFiles:
-        return PartFiles(self._output, planned.record.run_id, columns_of(planned.plan, self._command.k))
+    def __init__(self, command: IdentifyFolder) -> None:
+        new = new_record(bundle_name(command.bundle_folder()), command.answer_options())
+        self._command = command
+        self._output = open_output(command.out)
+        self._store = open_store(command.photographs, command.out)
+        record = read_record(self._output, new)
+        photographs = self._store.find() if command.list is None else read_list(command.list, self._store)
+        plants = group_photographs(photographs, command.group_by)
+        if command.truth is not None:
+            require_truths(plants, command.truth)
+        if record is None:
+            command.require_answerable()
+            record = new
+            write_record(self._output, record)
+        self._record = msgspec.structs.replace(record, machine=new.machine)
+        self._plants = keyed(plants, new)
+        self._files = PartFiles(self._output, columns_of(plants, command.k))
 
     # ---- identifying
 
-    async def _identify(self, planned: _State) -> Progress:
-        """Writes the rows of the parts that lack them."""
+    async def identify(self, decoder: PictureDecoder | None) -> Progress:
+        """Writes the rows that are missing, or the share of this machine."""
+        missing = self._missing(self._files.held(failed=not self._command.retry_failed).values())
         index, count = self._command.share()
-        files = self._files(planned)
-        todo = [part for part in planned.plan.missing(files.written()) if part.number % count == index]
-        left = {part.number for part in todo}
-        num_before = sum(number not in left for number in planned.plan.current.values())
-        progress = Progress(sum(len(part.plants) for part in todo), num_before, sys.stderr)
+        todo = [key for key in missing if int(key, 16) % count == index]
+        parts = [
+            {key: self._plants[key] for key in todo[first : first + PART_ROWS]}
+            for first in range(0, len(todo), PART_ROWS)
+        ]
+        progress = Progress(len(todo), len(self._plants) - len(missing), sys.stderr)
         try:
-            if todo:
-                await self._write_parts(planned.record, todo, files, progress)
+            if parts:
+                await self._write(parts, progress, decoder)
         finally:
             progress.end()
         return progress
 
-    async def _write_parts(self, record: RunRecord, todo: Sequence[Part], files: PartFiles, progress: Progress) -> None:
-        command, bundle = self._command, record.bundle
-        if command.ray is not None:
-            async for rows in write_on_cluster(command, bundle, files, todo):
-                for row in rows:
-                    progress.add(row)
-                self._check_failures(progress)
-            return
-        async with open_worker(command, bundle, files, cores(), self._given_decoder) as worker:
-            progress.begin()
-            async for _ in worker.write(todo, progress.add):
-                self._check_failures(progress)
+    def _missing(self, held: Iterable[Iterable[str]]) -> list[str]:
+        """Returns the keys of the plants that have no row."""
+        done = set(chain.from_iterable(held))
+        return [key for key in self._plants if key not in done]
+
+    async def _write(self, parts: Sequence[Part], progress: Progress, decoder: PictureDecoder | None) -> None:
+        opened = partial(open_worker, self._command, self._record.bundle, self._files)
+        on_part = partial(self._check_failures, progress)
+        if self._command.ray is not None:
+            await write_on_cluster(self._command, opened, parts, progress.add, on_part)
+        else:
+            async with opened(cores(), decoder) as worker:
+                progress.begin()
+                await worker.write(parts, progress.add, on_part)
 
     def _check_failures(self, progress: Progress) -> None:
         failed, done, limit = progress.counts["failed"], progress.num_done, self._command.max_failure_rate
@@ -228,57 +200,46 @@ class _FolderRun:
 
     # ---- the table
 
-    def _latest(self, planned: _State) -> _State:
-        """Reads again what others may have changed meanwhile; the record first, see `_plan`."""
-        record = read_record(self._output)
-        if record is None or record.run_id != planned.record.run_id:
-            raise InputError(
-                "another run was started in this place meanwhile, so that this one has no results",
-                value=self._command.out,
-                remedy="run the same command again, or choose another --out",
-            )
-        if count_plans(self._output, record.run_id) == planned.plan.num_files:
-            return _State(record, planned.plan)
-        return _State(record, read_plan(self._output, record.run_id))
-
-    def _finish(self, latest: _State, progress: Progress) -> Outcome:
-        """Joins the table, if all parts are there."""
-        record, plan = latest
-        files = self._files(latest)
-        if plan.missing(files.written()):
+    def finish(self, progress: Progress) -> Outcome:
+        """Joins the table, if all plants have a row."""
+        command = self._command
+        held = self._files.held()
+        if self._missing(held.values()):
+            if command.part is None:
+                raise InputError(
+                    "parts of the results were removed during the run",
+                    value=command.out,
+                    remedy="run the same command again",
+                )
             _tell("other parts are missing; the last run that ends joins them")
             return Outcome.COMPLETE
-        counts = write_table(self._output, files.rows(plan), files.columns)
-        record = msgspec.structs.replace(
-            record, machine=self._new.machine, is_complete=True, counts=counts, num_plans=plan.num_files
-        )
-        record = with_speed(record, progress.num_photographs, progress.seconds)
-        write_record(self._output, record)
+
+        def rows() -> Iterator[Row]:
+            return self._files.rows(self._plants, held)
+
+        counts = write_table(self._output, rows(), self._files.columns)
+        record = msgspec.structs.replace(self._record, counts=counts)
+        write_record(self._output, with_speed(record, progress.num_photographs, progress.seconds))
         self._output.remove_unfinished()
-        outcome = self._say(record)
-        if self._command.truth is not None:
-            self._judge(self._command.truth, plan, files)
-        if self._command.darwin_core:
-            number = write_darwin_core(self._output, files.rows(plan), record.run_id)
-            _tell(f"{number:,} occurrences: {self._command.out}/{DARWIN_CORE_FILE}")
-        if self._command.copy_to is not None:
-            copy_photographs(files.rows(plan), plan.plants(), self._store, self._command.copy_to)
-        return outcome
-
-    def _judge(self, column: str, plan: Plan, files: PartFiles) -> None:
-        bundle = load_bundle(self._command.bundle_folder())
-        plants = (plant for name, plant in plan.plants().items() if name in plan.current)
-        photographs = (photograph for plant in plants for photograph in plant.photographs)
-        report = judge(files.rows(plan), column, bundle)
-        report = msgspec.structs.replace(report, trained_on=trained_on(bundle, photographs, self._store))
-        self._output.replace(TRUTH_FILE, io.BytesIO(as_json(report)))
-        _tell(in_words(report))
-
-    def _say(self, record: RunRecord) -> Outcome:
-        failed = record.counts.get("failed", 0)
-        _tell(f"{sum(record.counts.values()):,} rows, {failed:,} failed: {self._command.out}/{CSV_TABLE}")
+        failed = counts.get("failed", 0)
+        _tell(f"{sum(counts.values()):,} rows, {failed:,} failed: {command.out}/{CSV_TABLE}")
+        if command.truth is not None:
+            self._judge(command.truth, rows())
+        if command.darwin_core:
+            number = write_darwin_core(self._output, rows(), record.run_id)
+            _tell(f"{number:,} occurrences: {command.out}/{DARWIN_CORE_FILE}")
+        if command.copy_to is not None:
+            copy_photographs(self._plants.values(), rows(), self._store, command.copy_to)
         # A scheduler would start a machine of several again.
-        return Outcome.SOME_FAILED if failed and self._command.part is None else Outcome.COMPLETE
+        return Outcome.SOME_FAILED if failed and command.part is None else Outcome.COMPLETE
+
+    def _judge(self, column: str, rows: Iterator[Row]) -> None:
+        bundle = load_bundle(self._command.bundle_folder())
+        report = judge(rows, column, bundle)
+        photographs = chain.from_iterable(plant.photographs for plant in self._plants.values())
+        report = msgspec.structs.replace(report, trained_on=trained_on(bundle, photographs, self._store))
+        self._output.write(TRUTH_FILE, as_json(report))
+        _tell(in_words(report))
 
 
 def _tell(sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Parts of the plan -> files of rows: what each process of a run does, on one machine or on many.
+"""Parts -> files of rows: what each process of a run does, on one machine or on many.
 
 It reads, decodes and runs the photographs of many plants at once, and keeps few of them in memory.
 """
@@ -19,9 +19,8 @@ from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.errors import TooLarge, Unavailable
 from serving.folder.command import IdentifyFolder
 from serving.folder.photographs import Photograph, open_store
-from serving.folder.plan import Part
 from serving.folder.plants import Plant
-from serving.folder.results import BundleName, PartFiles, bundle_name
+from serving.folder.results import BundleName, Part, PartFiles, bundle_name
 from serving.folder.rows import Failure, Row, Seen, answered, failed
 from serving.loaded_bundle import LoadedBundle, PictureDecoder, open_bundle
 from serving.metrics import Metrics
@@ -44,7 +43,8 @@ class Worker:
         self, command: IdentifyFolder, files: PartFiles, loaded: LoadedBundle, decoder: PictureDecoder
     ) -> None:
         self._files, self._loaded, self._decoder = files, loaded, decoder
-        self._store, self._min_score = open_store(command.photographs), command.min_score
+        self._store = open_store(command.photographs)
+        self._min_score = command.min_score
         self._uses_exif = command.place == "exif"
         self._question, warnings = loaded.question(
             Parameters(k=command.k, coverage=command.coverage, taxa=command.taxa, use_exif=self._uses_exif)
@@ -58,41 +58,31 @@ class Worker:
             "bundle_name": record.name, "bundle_version": record.version, "label_hash": record.label_hash,
         }  # fmt: skip
 
-    async def write(self, parts: Iterable[Part], on_row: Callable[[Row], None]) -> AsyncIterator[Part]:
-        """Yields each part once its rows are written, in any order: a slow plant holds up its own part.
+    async def write(
+        self, parts: Iterable[Part], on_row: Callable[[Row], None], on_part: Callable[[], None] = lambda: None
+    ) -> None:
+        """Writes the rows of each part once they are there, in any order: a slow plant holds up its own part.
+
+        One plant is started after the other, whatever part it is in, so that the processor is busy between parts.
 
         Args:
             parts: What to identify.
             on_row: Called with each row as soon as it is there.
+            on_part: Called after each part.
 
         Raises:
             Unavailable: The network or the decoder does not work, also after some pauses.
         """
-        complete: asyncio.Queue[Part | None] = asyncio.Queue()
-        feeder = asyncio.create_task(self._feed(parts, complete, on_row))
-        feeder.add_done_callback(lambda _: complete.put_nowait(None))
-        try:
-            while (part := await complete.get()) is not None:
-                yield part
-            await feeder  # raises its error
-        finally:
-            feeder.cancel()
-            await asyncio.gather(feeder, return_exceptions=True)
-
-    async def _feed(
-        self, parts: Iterable[Part], complete: "asyncio.Queue[Part | None]", on_row: Callable[[Row], None]
-    ) -> None:
-        """Starts one plant after the other, whatever part it is in, so that the processor is busy between parts."""
 
         async def write_part(part: Part, rows: Sequence[asyncio.Task[Row]]) -> None:
-            await asyncio.to_thread(self._files.write, part.number, await asyncio.gather(*rows))
-            complete.put_nowait(part)
+            await asyncio.to_thread(self._files.write, part, await asyncio.gather(*rows))
+            on_part()
 
         try:
             async with asyncio.TaskGroup() as tasks:
                 for part in parts:
                     rows: list[asyncio.Task[Row]] = []
-                    for plant in part.plants:
+                    for plant in part.values():
                         await self._slots.acquire()
                         rows.append(tasks.create_task(self._row(plant, on_row)))
                         rows[-1].add_done_callback(lambda _: self._slots.release())

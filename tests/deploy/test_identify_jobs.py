@@ -66,13 +66,13 @@ def test_a_wrong_command_line_ends_the_job_at_once(tmp_path):
 @pytest.mark.slow
 def test_an_array_makes_one_table(tmp_path):
     bundle = seal_tiny_bundle(tmp_path / "bundle", tmp_path).folder
-    photographs = draw_photographs(tmp_path / "photos", {f"{index}.jpg": GREEN for index in range(12)})
+    photographs = draw_photographs(tmp_path / "photos", {f"{index}.jpg": GREEN for index in range(60)})
     arguments = [photographs, "--out", tmp_path / "out", "--bundle", bundle]
     srun = f'shift 3; exec {shlex.join(program(2))} "$@"'
     for index in (2, 0, 1):
         assert not (tmp_path / "out" / "results.parquet").exists()
         assert submit(tmp_path, index, 3, srun, *arguments) == 0
-    assert len(rows_of(tmp_path / "out")) == 12
+    assert len(rows_of(tmp_path / "out")) == 60
 
 
 def test_the_pods_share_the_parts(job):

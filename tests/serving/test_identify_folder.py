@@ -88,7 +88,7 @@ def handlers():
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("stage", ["group_photographs", "extend_plan", "open_worker", "write_table", "write_record"])
+@pytest.mark.parametrize("stage", ["group_photographs", "keyed", "open_worker", "write_table", "write_record"])
 def test_a_signal_at_any_stage_is_one_sentence(tmp_path, bundle_folder, monkeypatch, capsys, stage, number):
     photographs, out = draw_many(tmp_path / "photographs", 3), tmp_path / "out"
     original = getattr(run, stage)

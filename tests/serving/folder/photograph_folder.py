@@ -2,7 +2,6 @@
 
 import csv
 import sys
-from contextlib import suppress
 from unittest.mock import patch
 
 import pyarrow.parquet as pq
@@ -36,12 +35,6 @@ def program(part_rows):
     """Returns the words that start the program in a process of its own, with so many rows in a part."""
     main = "from serving.folder import run; run.PART_ROWS = {}; from serving.identify_folder import main; main()"
     return [sys.executable, "-c", main.format(part_rows)]
-
-
-def plan_only(photographs, out, bundle, **flags):
-    """Does what a machine does that ends after it has planned."""
-    with patch.object(run_module._FolderRun, "_identify", side_effect=KeyboardInterrupt), suppress(KeyboardInterrupt):
-        identify(photographs, out, bundle, **flags)
 
 
 def rows_of(out):

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -14,75 +13,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from models.errors import InputError
-from serving.errors import NotReady
 from serving.folder import Outcome
-from serving.folder.cluster import MAX_LOSSES, Dispatch, _result, num_places, task_needs
+from serving.folder.cluster import task_needs
 from serving.folder.command import IdentifyFolder
-from serving.folder.photographs import Photograph
-from serving.folder.plan import Part
-from serving.folder.plants import Plant
 from tests.serving.folder.photograph_folder import draw_photographs, identify, parts, program, rows_of
 from tests.serving.program import ENVIRONMENT, ROOT
 from tests.serving.tiny import BLUE, GREEN, RED, WEIGHTS, seal_tiny_bundle
-
-
-def planned(number):
-    return [Part(index, (Plant("a", (Photograph(f"{index}.jpg", 1, "1"),)),)) for index in range(number)]
-
-
-@given(st.integers(0, 12), st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.booleans())))
-def test_every_part_is_done_once(num_parts, events):
-    dispatch, running, done = Dispatch(planned(num_parts)), {name: [] for name in "abcd"}, []
-
-    def end(machine, at, survives):
-        part = running[machine].pop(at)
-        if not survives:
-            dispatch.lose(part, machine)
-        elif dispatch.finish(part):
-            done.append(part.number)
-
-    for machine, at, survives in events:
-        if at < len(running[machine]):
-            end(machine, at, survives)
-        elif (part := dispatch.give(machine)) is not None:
-            assert part not in running[machine]
-            running[machine].append(part)
-    while not dispatch.is_done:  # the machines a to c are frozen; the last one is enough, once Ray has given them up
-        while (part := dispatch.give("d")) is None:
-            machine = next(name for name in "abc" if running[name])
-            end(machine, 0, survives=False)
-        running["d"].append(part)
-        end("d", 0, survives=True)
-    assert sorted(done) == list(range(num_parts))
-
-
-def test_a_machine_with_a_free_place_gets_what_a_slow_one_has_had_for_the_longest_time():
-    dispatch = Dispatch(planned(3))
-    given = [dispatch.give(machine).number for machine in ("slow", "slow", "quick")]
-    assert given == [0, 1, 2]
-    assert dispatch.give("slow").number == 2
-    assert [dispatch.give("quick").number for _ in range(2)] == [0, 1]
-    assert dispatch.give("quick") is None
-    assert dispatch.give("third") is None
-
-
-def test_a_lost_part_is_given_before_those_that_nobody_had():
-    dispatch = Dispatch(planned(3))
-    dispatch.lose(dispatch.give("dead"), "dead")
-    assert [dispatch.give("alive").number for _ in range(3)] == [0, 1, 2]
-
-
-def test_a_part_that_ends_every_process_is_an_error():
-    dispatch = Dispatch(planned(1))
-    for _ in range(MAX_LOSSES):
-        dispatch.lose(dispatch.give("a"), "a")
-    with pytest.raises(InputError, match=r"begins with 0\.jpg"):
-        dispatch.lose(dispatch.give("a"), "a")
-
 
 PART_ROWS = 5
 ONE_CORE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
@@ -95,21 +33,6 @@ QUICK_CHECKS = {
 }
 
 
-def test_a_machine_whose_network_fails_is_lost_but_wrong_input_ends_the_run():
-    exceptions = pytest.importorskip("ray.exceptions", reason="needs Ray: see docs/folders.md")
-
-    def result(cause):
-        future = Future()
-        future.set_exception(exceptions.RayTaskError("write_part", "", cause))
-        return _result(future)
-
-    assert result(NotReady("the network does not run")) is None
-    with pytest.raises(InputError, match="wrong"):
-        result(InputError("wrong"))
-    with pytest.raises(exceptions.RayTaskError):
-        result(KeyError("our mistake"))
-
-
 def test_a_task_takes_a_core_or_a_gpu_with_its_share_of_the_cores():
     nodes = [{"CPU": 64, "GPU": 4}, {"CPU": 12, "GPU": 1}, {"CPU": 8}, {}]
     assert task_needs(nodes, "cpu") == {"num_cpus": 1}
@@ -117,15 +40,6 @@ def test_a_task_takes_a_core_or_a_gpu_with_its_share_of_the_cores():
     assert task_needs([{"CPU": 2, "GPU": 4}], "cuda") == {"num_cpus": 1, "num_gpus": 1}
     with pytest.raises(InputError, match="no machine of the Ray cluster has a GPU"):
         task_needs([{"CPU": 8}], "cuda")
-
-
-@pytest.mark.parametrize(
-    ("has", "cpu", "cuda"),
-    [({"CPU": 8}, 8, 0), ({"CPU": 8, "GPU": 1}, 8, 1), ({"CPU": 5, "GPU": 4}, 5, 2), ({"GPU": 4}, 0, 0), ({}, 0, 0)],
-)
-def test_a_machine_has_as_many_places_as_its_scarcest_resource_allows(has, cpu, cuda):
-    assert num_places(has, {"num_cpus": 1}) == cpu
-    assert num_places(has, {"num_cpus": 2, "num_gpus": 1}) == cuda
 
 
 def test_other_processes_find_the_same_files(monkeypatch, tmp_path):

@@ -9,27 +9,21 @@ import pytest
 from models.errors import DataError, InputError
 from serving.folder import Outcome
 from serving.folder.results import PartFiles
-from tests.serving.folder.photograph_folder import (
-    COLORS,
-    draw_photographs,
-    identify,
-    parts,
-    plan_only,
-    rows_of,
-    write_list,
-)
+from tests.serving.folder.photograph_folder import COLORS, draw_photographs, identify, parts, rows_of, write_list
 from tests.serving.tiny import BLUE, GREEN, RED, jpeg, seal_tiny_bundle
 
 
 @pytest.mark.parametrize("paths", [None, [("path",), ("a.jpg",), ("deep/d.jpg",)]])
-def test_the_same_command_does_nothing_again(photographs, out, bundle_folder, tmp_path, paths):
+def test_the_same_command_answers_nothing_again(photographs, out, bundle_folder, tmp_path, paths):
     flags = {"part_rows": 2, "list": paths and write_list(tmp_path / "list.csv", paths)}
     identify(photographs, out, bundle_folder, **flags)
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    assert len(parts(out)) == (1 if paths else 3)
+    before = parts(out)
+    table = (out / "results.csv").read_bytes()
+    assert len(before) == (1 if paths else 3)
     for more in ({}, {"retry_failed": True}):
         assert identify(photographs, out, bundle_folder, **flags, **more) == Outcome.COMPLETE
-        assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+        assert parts(out) == before
+        assert (out / "results.csv").read_bytes() == table
 
 
 def test_results_among_the_photographs_are_no_photographs(photographs, bundle_folder, monkeypatch):
@@ -44,14 +38,11 @@ def test_results_among_the_photographs_are_no_photographs(photographs, bundle_fo
 def test_missing_parts_are_written_and_others_left_alone(photographs, out, bundle_folder):
     identify(photographs, out, bundle_folder, part_rows=2)
     before, table = parts(out), rows_of(out)
-    first, second, _ = sorted(before)
-    (out / "parts" / second).unlink()
-    record = (out / "run.json").read_bytes()
-    (out / "run.json").write_bytes(record.replace(b'"is_complete": true', b'"is_complete": false'))
+    lost = sorted(before)[1]
+    (out / "parts" / lost).unlink()
     assert identify(photographs, out, bundle_folder, part_rows=2) == Outcome.COMPLETE
-    after = parts(out)
-    assert after[first] == before[first]
-    assert rows_of(out) == table
+    assert parts(out) == before | {lost: parts(out)[lost]}
+    assert list(rows_of(out).items()) == list(table.items())
 
 
 def test_new_and_changed_photographs_are_answered(photographs, out, bundle_folder):
@@ -105,23 +96,6 @@ def test_a_failed_photograph_that_was_repaired_has_one_row(photographs, out, bun
     assert len(parts(out)) == 3
 
 
-@pytest.mark.parametrize("others_finish", [True, False])
-def test_a_run_that_ends_last_joins_what_others_added(photographs, out, bundle_folder, monkeypatch, others_finish):
-    write = PartFiles.write
-
-    def write_late(files, number, rows):
-        monkeypatch.setattr(PartFiles, "write", write)
-        draw_photographs(photographs, {"new.jpg": BLUE})
-        (identify if others_finish else plan_only)(photographs, out, bundle_folder)
-        write(files, number, rows)
-
-    monkeypatch.setattr(PartFiles, "write", write_late)
-    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
-    assert json.loads((out / "run.json").read_bytes())["is_complete"] == others_finish
-    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
-    assert len(rows_of(out)) == len(COLORS) + 1
-
-
 def test_other_options_and_bundles_cannot_continue(photographs, out, bundle_folder, tmp_path):
     identify(photographs, out, bundle_folder)
     with pytest.raises(InputError, match=r"changed: k \(5 before\); .*remove the results"):
@@ -140,10 +114,8 @@ def test_a_run_that_an_older_version_began_is_refused_and_left_as_it_is(photogra
     record = json.loads((out / "run.json").read_bytes())
     del record["format"]
     (out / "run.json").write_text(json.dumps(record))
-    (plan,) = out.glob("plans/*")
-    plan.rename(plan.with_name(plan.name.replace(".json.gz", ".parquet")))
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    with pytest.raises(InputError, match=r"another version .*got format 1; expected format 2.*another --out"):
+    with pytest.raises(InputError, match=r"another version .*got format 1; expected format 3.*another --out"):
         identify(photographs, out, bundle_folder)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
@@ -151,39 +123,28 @@ def test_a_run_that_an_older_version_began_is_refused_and_left_as_it_is(photogra
 @pytest.mark.parametrize("content", [b"x", b"", b"\x1f\x8b\x08\x00" + bytes(20)])
 def test_damaged_results_are_one_error_and_a_damaged_part_can_be_removed(photographs, out, bundle_folder, content):
     identify(photographs, out, bundle_folder)
-    (part,), (plan,) = out.glob("parts/*"), out.glob("plans/*")
+    (part,) = out.glob("parts/*")
     part.write_bytes(content)
     with pytest.raises(DataError, match=rf"parts/{part.name} of the results is damaged .*: remove this file, and run"):
         identify(photographs, out, bundle_folder, darwin_core=True)
     part.unlink()
     assert identify(photographs, out, bundle_folder, darwin_core=True) == Outcome.COMPLETE
-    plan.write_bytes(content)
-    with pytest.raises(DataError, match=rf"plans/{plan.name} of the results is damaged .*another --out"):
+
+
+def test_a_run_whose_parts_are_removed_writes_no_table(photographs, out, bundle_folder, monkeypatch):
+    monkeypatch.setattr(PartFiles, "write", lambda *_: None)
+    with pytest.raises(InputError, match="removed during the run"):
         identify(photographs, out, bundle_folder)
-
-
-def test_a_run_whose_place_another_one_took_writes_no_table(photographs, out, bundle_folder, monkeypatch):
-    write = PartFiles.write
-
-    def write_late(files, number, rows):
-        monkeypatch.setattr(PartFiles, "write", write)
-        shutil.rmtree(out)
-        plan_only(photographs, out, bundle_folder)
-        write(files, number, rows)
-
-    monkeypatch.setattr(PartFiles, "write", write_late)
-    with pytest.raises(InputError, match="another run was started"):
-        identify(photographs, out, bundle_folder)
+    monkeypatch.undo()
     assert not (out / "results.parquet").exists()
     assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
     assert len(rows_of(out)) == len(COLORS)
 
 
 def test_a_run_that_ends_removes_what_killed_ones_had_begun(photographs, out, bundle_folder):
-    plan_only(photographs, out, bundle_folder)
-    unfinished = [f"{name}.{'0' * 32}.part" for name in (".results.csv", "parts/.part-000000-01234567.parquet")]
+    unfinished = [f"{name}.{'0' * 32}.part" for name in (".results.csv", "parts/.0123.parquet")]
     for name in (*unfinished, ".garden.part"):
-        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(b"")
     assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
     assert [path.name for path in out.rglob("*.part")] == [".garden.part"]

@@ -42,9 +42,7 @@ def test_files_of_one_name_from_two_folders_stay_apart(tmp_path):
         (tmp_path / "photos" / path).write_bytes(path.encode())
     plant = Plant("rose", tuple(Photograph(path, 7 if path != "gone.jpg" else -1, "1") for path in paths))
     for _ in range(2):
-        copy_photographs(
-            [GENUS | {"group": "rose"}], {"rose": plant}, LocalFolder(tmp_path / "photos"), tmp_path / "to"
-        )
+        copy_photographs([plant], [GENUS], LocalFolder(tmp_path / "photos"), tmp_path / "to")
     found = {path.name: path.read_bytes() for path in (tmp_path / "to" / "Rosa").iterdir()}
     assert found == {"a__1.jpg": b"a/1.jpg", "b__1.jpg": b"b/1.jpg"}
 
@@ -65,7 +63,7 @@ def test_a_file_that_cannot_be_copied_is_told_and_the_others_are_copied(tmp_path
     (photos / "folder.jpg").mkdir(parents=True)
     (photos / "grown.jpg").write_bytes(b"1234567890")
     plant = Plant("rose", tuple(Photograph(path, 5, "1") for path in ("folder.jpg", "gone.jpg", "grown.jpg")))
-    copy_photographs([GENUS | {"group": "rose"}], {"rose": plant}, LocalFolder(photos), target)
+    copy_photographs([plant], [GENUS], LocalFolder(photos), target)
     assert [(path.name, path.read_bytes()) for path in (target / "Rosa").iterdir()] == [("grown.jpg", b"1234567890")]
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
@@ -83,7 +81,7 @@ def test_a_copy_that_the_disk_has_no_room_for_leaves_nothing(tmp_path, monkeypat
 
     monkeypatch.setattr(Path, "write_bytes", write_half)
     plant = Plant("rose", (Photograph("a.jpg", 10, "1"),))
-    copy_photographs([GENUS | {"group": "rose"}], {"rose": plant}, LocalFolder(tmp_path / "photos"), tmp_path / "to")
+    copy_photographs([plant], [GENUS], LocalFolder(tmp_path / "photos"), tmp_path / "to")
     assert list((tmp_path / "to" / "Rosa").iterdir()) == []
 
 

@@ -1,9 +1,6 @@
 """A file of the results is there completely or not at all, on a disk and in a bucket."""
 
-import errno
 import io
-import os
-import threading
 import uuid
 from pathlib import Path
 
@@ -20,11 +17,10 @@ def output(request, tmp_path):
     return open_output(str(tmp_path / "out") if request.param == "folder" else f"memory://{uuid.uuid4().hex}")
 
 
-def test_files_are_created_once_and_replaced(output):
+def test_files_are_written_and_replaced(output):
     assert output.read("parts/a") is None
     assert output.names("parts") == []
-    assert output.create("parts/a", b"first")
-    assert not output.create("parts/a", b"second")
+    output.write("parts/a", b"first")
     assert output.read("parts/a") == b"first"
     output.replace("parts/a", io.BytesIO(b"third"))
     assert output.read("parts/a") == b"third"
@@ -41,51 +37,22 @@ def test_a_write_that_is_interrupted_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_of_several_writers_one_succeeds(tmp_path):
-    output, created = OutputFolder(tmp_path), []
-    barrier = threading.Barrier(8)
-
-    def write(number):
-        barrier.wait()
-        if output.create("part", bytes([number]) * 100_000):
-            created.append(number)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(created) == 1
-    assert output.read("part") == bytes(created) * 100_000
-    assert [path.name for path in tmp_path.iterdir()] == ["part"]
-
-
 def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
     output = OutputFolder(tmp_path)
-    output.create("part", b"old")
+    output.write("part", b"old")
 
     def fail(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("serving.folder.output.os.fsync", fail)
+    monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="No space left"):
         output.replace("part", io.BytesIO(b"new"))
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
-def test_a_disk_without_hard_links_is_one_error(tmp_path, monkeypatch):
-    def fail(*_):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr("serving.folder.output.os.link", fail)
-    with pytest.raises(DataError, match=r"no hard links.*another disk"):
-        OutputFolder(tmp_path).create("part", b"")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_address_of_a_folder_is_a_folder(tmp_path):
     output = open_output(f"file://{tmp_path}/new/out")
-    assert output.create("parts/a", b"first")
+    output.write("parts/a", b"first")
     assert (tmp_path / "new" / "out" / "parts" / "a").read_bytes() == b"first"
 
 
@@ -97,11 +64,11 @@ def test_an_address_that_is_written_in_place_is_refused(monkeypatch):
 
 def test_what_killed_writes_left_can_be_removed(tmp_path, monkeypatch):
     output = OutputFolder(tmp_path)
-    output.create("parts/a", b"")
+    output.write("parts/a", b"")
     monkeypatch.setattr(Path, "replace", lambda *_: None)  # the process ends here
-    for name in ("parts/a", "plans/b", "results.csv"):
-        output.replace(name, io.BytesIO())
-    (tmp_path / "plans" / ".garden.part").write_bytes(b"")
+    for name in ("parts/a", "results.csv"):
+        output.write(name, b"")
+    (tmp_path / "parts" / ".garden.part").write_bytes(b"")
     output.remove_unfinished()
     assert sorted(path.name for path in tmp_path.rglob("*.part")) == [".garden.part"]
     assert output.read("parts/a") == b""
@@ -109,21 +76,14 @@ def test_what_killed_writes_left_can_be_removed(tmp_path, monkeypatch):
 
 def test_a_run_that_ends_does_not_stop_another_one_that_writes(tmp_path, monkeypatch):
     """What the other one has begun to write looks as if it had been killed."""
-    output, link, replace = OutputFolder(tmp_path), os.link, Path.replace
+    replace = Path.replace
     interruptions = iter([True, True, False])
 
-    def interrupted(act):
-        def act_late(*arguments):
-            if next(interruptions, False):
-                OutputFolder(tmp_path).remove_unfinished()
-            return act(*arguments)
+    def interrupted(*arguments):
+        if next(interruptions, False):
+            OutputFolder(tmp_path).remove_unfinished()
+        return replace(*arguments)
 
-        return act_late
-
-    monkeypatch.setattr(os, "link", interrupted(link))
-    assert output.create("parts/a", b"1")
-    monkeypatch.setattr(Path, "replace", interrupted(replace))
-    interruptions = iter([True, True, False])
-    output.replace("results.csv", io.BytesIO(b"2"))
-    found = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert found == {"a": b"1", "results.csv": b"2"}
+    monkeypatch.setattr(Path, "replace", interrupted)
+    OutputFolder(tmp_path).replace("results.csv", io.BytesIO(b"2"))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"results.csv": b"2"}

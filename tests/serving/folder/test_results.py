@@ -2,6 +2,7 @@
 
 import csv
 import string
+import uuid
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,16 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.errors import InputError
-from serving.folder.output import OutputFolder
+from serving.folder.output import OutputFolder, open_output
+from serving.folder.photographs import Photograph
+from serving.folder.plants import Plant
 from serving.folder.results import (
     BundleName,
-    decode,
-    encode,
+    PartFiles,
+    keyed,
     new_record,
     read_record,
-    require_same,
-    start_record,
     with_speed,
+    write_record,
     write_table,
 )
 from serving.folder.rows import columns
@@ -27,30 +29,25 @@ from serving.folder.rows import columns
 BUNDLE = BundleName("tiny", "1", "0" * 64)
 
 
-def test_machines_that_start_together_have_one_run(tmp_path):
-    output = OutputFolder(tmp_path)
-    first, second = (start_record(output, new_record(BUNDLE, {"k": 5})) for _ in range(2))
-    assert first == second == read_record(output)
-
-
 @pytest.mark.parametrize("other", [new_record(BUNDLE, {"k": 2}), new_record(BundleName("tiny", "2", "1"), {"k": 5})])
-def test_machines_with_other_bundles_or_options_do_not_start_together(tmp_path, other):
-    start_record(OutputFolder(tmp_path), new_record(BUNDLE, {"k": 5}))
+def test_a_run_with_another_bundle_or_option_is_refused(tmp_path, other):
+    output = OutputFolder(tmp_path)
+    assert read_record(output, other) is None
+    write_record(output, new_record(BUNDLE, {"k": 5}))
     with pytest.raises(InputError, match="another run"):
-        start_record(OutputFolder(tmp_path), other)
+        read_record(output, other)
 
 
 def test_a_damaged_record_is_one_error(tmp_path):
     (tmp_path / "run.json").write_bytes(b"{")
     with pytest.raises(InputError, match="cannot be read"):
-        read_record(OutputFolder(tmp_path))
+        read_record(OutputFolder(tmp_path), new_record(BUNDLE, {}))
 
 
 def test_only_what_differs_is_named_as_changed(tmp_path):
-    start_record(OutputFolder(tmp_path), new_record(BUNDLE, {"k": 5, "taxa": (), "coverage": None}))
-    former = read_record(OutputFolder(tmp_path))
+    write_record(OutputFolder(tmp_path), new_record(BUNDLE, {"k": 5, "taxa": (), "coverage": None}))
     with pytest.raises(InputError, match=r"got changed: coverage \(null before\);"):
-        require_same(former, new_record(BUNDLE, {"k": 5, "taxa": (), "coverage": 0.9}))
+        read_record(OutputFolder(tmp_path), new_record(BUNDLE, {"k": 5, "taxa": (), "coverage": 0.9}))
 
 
 def test_speed_is_photographs_a_second_and_a_day():
@@ -70,14 +67,51 @@ VALUES = {
 ROWS = st.lists(st.fixed_dictionaries({field.name: VALUES[field.type] for field in SCHEMA}), max_size=3)
 
 
+def in_memory(schema=SCHEMA):
+    return PartFiles(open_output(f"memory://{uuid.uuid4().hex}"), schema)
+
+
 @given(rows=ROWS)
 def test_what_is_written_is_read(rows):
-    assert decode(encode(rows, SCHEMA)) == rows
+    files, keys = in_memory(), [str(number) for number in range(len(rows))]
+    rows = [row | {"num_failed": 0} for row in rows]
+    files.write(dict.fromkeys(keys), rows)
+    assert list(files.rows(keys, files.held())) == rows
 
 
 def test_missing_columns_are_null():
-    (row,) = decode(encode([{"path": "a.jpg"}], SCHEMA))
-    assert row == dict.fromkeys(SCHEMA.names) | {"path": "a.jpg"}
+    files = in_memory()
+    files.write({"a": None}, [{"path": "a.jpg", "num_failed": 0}])
+    (row,) = files.rows(["a"], files.held())
+    assert row == dict.fromkeys(SCHEMA.names) | {"path": "a.jpg", "num_failed": 0}
+
+
+KEYS = st.lists(st.sampled_from("abcdefgh"), unique=True)
+
+
+@given(parts=st.lists(KEYS, max_size=6), listed=KEYS, failures=st.lists(st.integers(0, 2), min_size=6, max_size=6))
+def test_each_listed_plant_has_one_row_in_the_order_of_the_list(parts, listed, failures):
+    files, best = in_memory(), {}
+    for keys, num_failed in zip(parts, failures, strict=False):  # the last part with the same keys counts
+        best = {tuple(keys): num_failed} | {names: failed for names, failed in best.items() if names != tuple(keys)}
+        files.write(dict.fromkeys(keys), [{"group": key, "num_failed": num_failed} for key in keys])
+    rows = [(row["group"], row["num_failed"]) for row in files.rows(listed, files.held())]
+    held = [key for key in listed if any(key in keys for keys in best)]
+    assert rows == [(key, min(failed for keys, failed in best.items() if key in keys)) for key in held]
+    good = {key for keys, failed in best.items() if not failed for key in keys}
+    assert {key for keys in files.held(failed=False).values() for key in keys} == good
+
+
+def test_a_key_is_of_what_is_asked_and_of_the_size_and_time_of_each_photograph():
+    plant = Plant("", (Photograph("a.jpg", 1, "1"),))
+    others = [Photograph("b.jpg", 1, "1"), Photograph("a.jpg", 2, "1"), Photograph("a.jpg", 1, "2")]
+    others.append(Photograph("a.jpg", 1, "1", {"bed": "north"}))
+    run = new_record(BUNDLE, {"k": 5})
+    keys = {*keyed([plant, *(Plant("", (each,)) for each in others)], run)}
+    for other in (new_record(BUNDLE, {"k": 2}), new_record(BundleName("tiny", "2", "1"), {"k": 5})):
+        keys |= keyed([plant], other).keys()
+    assert len(keys) == 7
+    assert keyed([plant], new_record(BUNDLE, {"k": 5})) == keyed([plant], run)
 
 
 def cell(value):

@@ -17,16 +17,7 @@ from models.program import read_flags
 from serving.folder import Outcome, run
 from serving.folder.command import IdentifyFolder
 from serving.folder.run import Progress
-from tests.serving.folder.photograph_folder import (
-    COLORS,
-    NAMES,
-    draw_photographs,
-    identify,
-    parts,
-    plan_only,
-    rows_of,
-    write_list,
-)
+from tests.serving.folder.photograph_folder import COLORS, NAMES, draw_photographs, identify, parts, rows_of, write_list
 from tests.serving.test_place import PRIOR, RULE, SYDNEY, photograph
 from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, seal_tiny_bundle, tables
 
@@ -190,11 +181,14 @@ def test_photographs_of_a_folder_can_be_one_plant(photographs, out, bundle_folde
 
 
 def test_shares_of_several_machines_make_one_table(photographs, out, bundle_folder):
-    flags = {"part_rows": 2, "bundle": bundle_folder}
+    draw_photographs(photographs, {f"{number:02d}.jpg": RED for number in range(40)})
+    flags = {"part_rows": 4, "bundle": bundle_folder}
     assert identify(photographs, out, part="1/2", **flags) == Outcome.COMPLETE
     assert not (out / "results.parquet").exists()
+    before = parts(out)
     assert identify(photographs, out, part="0/2", **flags) == Outcome.COMPLETE
-    assert len(rows_of(out)) == 5
+    assert parts(out).items() > before.items()
+    assert list(rows_of(out)) == [*(f"{number:02d}.jpg" for number in range(40)), *COLORS]
 
 
 def test_a_broken_disk_ends_the_run_early(tmp_path, out, bundle_folder):
@@ -267,7 +261,7 @@ def test_copies_that_fail_leave_the_run_complete(photographs, out, bundle_folder
     monkeypatch.setattr(run, "copy_photographs", fail)
     with pytest.raises(KeyboardInterrupt):
         identify(photographs, out, bundle_folder, copy_to=tmp_path / "sorted")
-    assert json.loads((out / "run.json").read_bytes())["is_complete"]
+    assert json.loads((out / "run.json").read_bytes())["counts"] == {"ok": 5}
     with pytest.raises(InputError, match="--copy-to"):
         identify(photographs, out, bundle_folder, copy_to=photographs / "sorted")
 
@@ -320,25 +314,12 @@ def test_a_column_without_true_names_is_refused_before_the_run(photographs, out,
     assert not (out / "results.parquet").exists()
 
 
-def test_one_machine_lists_and_the_others_take_its_plan(photographs, out, bundle_folder):
-    flags = {"part_rows": 2, "bundle": bundle_folder}
-    plan_only(photographs, out, part="0/2", **flags)
-    assert not (out / "parts").exists()
-    draw_photographs(photographs, {"new.jpg": BLUE})
-    assert identify(photographs, out, part="0/2", **flags) == Outcome.COMPLETE
-    assert identify(photographs, out, part="1/2", **flags) == Outcome.COMPLETE
-    assert list(rows_of(out)) == list(COLORS)
-    assert identify(photographs, out, **flags) == Outcome.COMPLETE
-    assert len(rows_of(out)) == 6
-
-
 def test_a_machine_of_an_earlier_run_changes_nothing(photographs, out, bundle_folder):
     identify(photographs, out, bundle_folder, part_rows=2, k=1)
     late = next((out / "parts").iterdir())
     name, content = late.name, late.read_bytes()
     shutil.rmtree(out)
-    plan_only(photographs, out, bundle_folder, part_rows=3)
-    (out / "parts").mkdir()
+    (out / "parts").mkdir(parents=True)
     (out / "parts" / name).write_bytes(content)
     assert identify(photographs, out, bundle_folder, part_rows=3) == Outcome.COMPLETE
     assert all("name_5" in row for row in rows_of(out).values())

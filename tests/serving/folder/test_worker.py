@@ -1,6 +1,7 @@
 """Plants become rows: parts come when they are complete, and a failure of the machine is no failure of a photograph."""
 
 import asyncio
+from itertools import chain
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +12,6 @@ from serving.folder import Outcome, worker
 from serving.folder.command import IdentifyFolder
 from serving.folder.output import OutputFolder
 from serving.folder.photographs import LocalFolder
-from serving.folder.plan import Part
 from serving.folder.plants import Plant
 from serving.folder.results import PartFiles, bundle_name
 from serving.folder.rows import columns
@@ -56,31 +56,33 @@ class Broken(InProcessDecoder):
 
 
 def test_a_slow_plant_holds_up_its_own_part_only(photographs, bundle_folder, tmp_path):
-    decoder, rows = SlowForRed(), []
-    parts = [Part(number, (Plant(each.path, (each,)),)) for number, each in enumerate(LocalFolder(photographs).find())]
+    decoder = SlowForRed()
+    rows = []
+    written = []
+    parts = [{each.path: Plant("", (each,))} for each in LocalFolder(photographs).find()]
     command = IdentifyFolder(photographs=str(photographs), out=str(tmp_path / "out"), bundle=bundle_folder)
-    files = PartFiles(OutputFolder(tmp_path / "out"), "01234567", columns(command.k))
+    files = PartFiles(OutputFolder(tmp_path / "out"), columns(command.k))
     loaded = open_bundle(Settings(bundle=bundle_folder), Metrics())
 
-    async def order():
-        await loaded.warm_up(InProcessDecoder())
-        numbers = []
-        async with asyncio.timeout(100):
-            async for part in Worker(command, files, loaded, decoder).write(parts, rows.append):
-                numbers.append(part.number)
-                assert files.written() >= {*numbers}
-                if len(numbers) == 2:
-                    decoder.free.set()
-        return {*numbers[:2]}, numbers[2:]
+    def on_part():
+        written.append({*chain.from_iterable(files.held().values())})
+        if len(written) == 2:
+            decoder.free.set()
 
-    assert asyncio.run(order()) == ({1, 2}, [0])
+    async def write():
+        await loaded.warm_up(InProcessDecoder())
+        async with asyncio.timeout(100):
+            await Worker(command, files, loaded, decoder).write(parts, rows.append, on_part)
+
+    asyncio.run(write())
+    assert written[1:] == [{"b.jpg", "c.jpg"}, COLORS.keys()]
     assert len(rows) == 3
     loaded.scheduler.close()
 
 
 def test_a_bundle_that_differs_from_that_of_the_run_is_refused(photographs, bundle_folder, tmp_path):
     command = IdentifyFolder(photographs=str(photographs), out=str(tmp_path / "out"), bundle=bundle_folder)
-    files = PartFiles(OutputFolder(tmp_path / "out"), "01234567", columns(command.k))
+    files = PartFiles(OutputFolder(tmp_path / "out"), columns(command.k))
     here = bundle_name(bundle_folder)
 
     async def start(expected):
