@@ -1,7 +1,8 @@
 """The files of the results: run.json, the parts with the rows, and the joined table.
 
-A row has a key: a hash of what was asked, and of the paths, sizes and times of its photographs. A part holds the rows
-of some plants, and its name is a hash of their keys. What the parts hold is done; nothing else is written down.
+A row has a key: a hash of what was asked, of its group, and of the path, size, time and cells of each photograph.
+A part holds the rows of some plants, and its name is a hash of their keys. What the parts hold is done; nothing else
+is written down.
 """
 
 import csv
@@ -119,9 +120,7 @@ def read_record(output: Output, new: RunRecord) -> RunRecord | None:
             remedy=_REMEDY,
         )
     before, now = (msgspec.json.decode(msgspec.json.encode(each.options)) for each in (old, new))
-    changed = [
-        f"{name} ({_shown(before.get(name))} before)" for name in before | now if before.get(name) != now.get(name)
-    ]
+    changed = [f"{name} ({_shown(before.get(name))} before)" for name in now if before.get(name) != now[name]]
     if old.bundle != new.bundle:
         changed.insert(0, f"bundle ({old.bundle} before)")
     if changed:
@@ -169,11 +168,18 @@ class PartFiles(msgspec.Struct, frozen=True):
     columns: pa.Schema
 
     def write(self, part: Part, rows: Sequence[Row]) -> None:
-        """Writes the rows of a part; a part that two processes answer has one name, and counts once."""
+        """Writes the rows of a part, unless another process has answered all of it.
+
+        Two processes answer a part if one was frozen, and taken for dead; it may thaw after the end of the run.
+        """
+        name = f"{_PARTS}/{_hash(''.join(part).encode())}.parquet"
+        written = self.output.read(name)
+        if written and not any(_table(name, written)[_NUM_FAILED].to_pylist()):
+            return
         table = pa.Table.from_pylist(list(rows), schema=self.columns).append_column(_KEY, pa.array(list(part)))
         stream = io.BytesIO()
         pq.write_table(table, stream, compression=_COMPRESSION)
-        self.output.write(f"{_PARTS}/{_hash(''.join(part).encode())}.parquet", stream.getvalue())
+        self.output.write(name, stream.getvalue())
 
     def held(self, *, failed: bool = True) -> dict[str, list[str]]:
         """Returns the keys of the rows in each part, by the name of its file.
@@ -183,7 +189,7 @@ class PartFiles(msgspec.Struct, frozen=True):
         """
 
         def keys(name: str) -> list[str]:
-            rows = self._read(name, [_KEY, _NUM_FAILED]).to_pylist()
+            rows = _table(name, self.output.read(name), [_KEY, _NUM_FAILED]).to_pylist()
             return [row[_KEY] for row in rows if failed or not row[_NUM_FAILED]]
 
         names = [f"{_PARTS}/{name}" for name in self.output.names(_PARTS) if _PART_NAME.fullmatch(name)]
@@ -204,18 +210,20 @@ class PartFiles(msgspec.Struct, frozen=True):
         waiting: dict[int, Row] = {}
         for first, name in [each for each in sorted(due) if each[0] >= 0]:
             yield from [waiting.pop(place) for place in sorted(waiting) if place < first]
-            for row in self._read(name).to_pylist():
+            for row in _table(name, self.output.read(name)).to_pylist():
                 place = places.get(row.pop(_KEY))
                 if place is not None and row[_NUM_FAILED] <= waiting.get(place, row)[_NUM_FAILED]:
                     waiting[place] = row
         yield from [waiting.pop(place) for place in sorted(waiting)]
 
-    def _read(self, name: str, only: list[str] | None = None) -> pa.Table:
-        try:
-            return pq.read_table(io.BytesIO(self.output.read(name) or b""), columns=only)
-        except (ValueError, OSError) as error:
-            remedy = "remove this file, and run the same command again"
-            raise DataError(f"{name} of the results is damaged", value=error, remedy=remedy) from error
+
+def _table(name: str, content: bytes | None, only: list[str] | None = None) -> pa.Table:
+    try:
+        return pq.read_table(io.BytesIO(content or b""), columns=only)
+    except (ValueError, OSError) as error:
+        raise DataError(
+            f"{name} of the results is damaged", value=error, remedy="remove this file, and run the same command again"
+        ) from error
 
 
 def columns_of(plants: Iterable[Plant], top_k: int) -> pa.Schema:
