@@ -199,7 +199,8 @@ def markdown(result: Result) -> str:
         right, covered = ("-" if figure is None else percent(figure) for figure in (each.names_right, each.covered))
         return percent(each.top1), percent(each.named), right, f"{each.ece:.3f}", covered
 
-    columns = ("test photographs", "bundle", "top-1", "named", "names right", "ECE", "candidate sets of 90 %")
+    shares = ("top-1", "named at its rank", "names right", "ECE", "candidate sets of 90 %")
+    columns = ("test photographs", "bundle", *shares)
     rows = [
         (each.what, name, *known(each))
         for pair in zip((*old.known, old.own), (*new.known, new.own), strict=True)
