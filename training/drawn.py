@@ -1,17 +1,17 @@
 """Drawn plants of invented species: pictures that a tiny network learns in seconds, without photographs.
 
 A species has a color and a shape of petals, a number of them, and leaves of its own. A picture of it differs in place,
-size, angle and background. It is a pure function of (species, picture, seed), so it can be drawn again instead of being
+size, angle and background. It is a pure function of species and picture, so it can be drawn again instead of being
 kept. `ensure_training_data` prepares a small training set of them for the recipe `debug`; `write_class_folders` writes
 class folders, which `prepare.py folder` reads.
 """
 
+import cmath
 import colorsys
 import hashlib
 import math
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,13 +36,6 @@ SIDE_PX: Final = 96
 SPLIT_OF_PICTURE: Final[tuple[Split, ...]] = ("test", "validation", "validation", "calibration") + 8 * ("train",)
 _SOURCE: Final = "drawn"
 _PICTURES: Final = "pictures"
-_QUALITY: Final = 90  # JPEG
-_OVERSAMPLING: Final = 2  # edges are drawn at twice the size and scaled down
-_GOLDEN: Final = 0.618034  # steps around the color wheel that keep the hues of any number of species apart
-# of random numbers
-_NAMES_STREAM = 15
-_TRAITS_STREAM = 1
-_PICTURE_STREAM = 2
 _KIN: Final = 4  # species of a genus, genera of a family
 _STARTS: Final = (
     "Vel Mar Cal Thor Nim Sol Hel Bryn Cor Dal Fen Gal Hyst Ist Jun Kal Lor Mel Nol Or Pel Quin Ros Sil Tal Ul "
@@ -58,7 +51,7 @@ _STEMS: Final = (
 _ADJECTIVES: Final = ("Silver", "Golden", "Meadow", "Marsh")
 
 
-def species_name(species: int, seed: int = 0) -> SourceClass:
+def species_name(species: int) -> SourceClass:
     """Returns the invented names of one species, in Latin and English style; no two species share one.
 
     `class_id`, which has both names, is called as a class folder.
@@ -67,7 +60,7 @@ def species_name(species: int, seed: int = 0) -> SourceClass:
         InputError: There are not so many species.
     """
     number, member = divmod(species, _KIN)
-    genera = _genera(seed)
+    genera = _genera()
     if number >= len(genera):
         limit = f"less than {len(genera) * _KIN}"
         raise InputError("the species number is too high", value=species, limit=limit, remedy="draw fewer species")
@@ -85,27 +78,28 @@ def species_name(species: int, seed: int = 0) -> SourceClass:
     )
 
 
-@lru_cache(maxsize=4)
-def _genera(seed: int) -> list[str]:
+@cache
+def _genera() -> list[str]:
     """Returns the names of genera in the order of their use."""
     parts = product(_STARTS.split(), _MIDDLES.split(), _ENDINGS.split())
     genera = list(dict.fromkeys(map("".join, parts)))
-    np.random.default_rng([seed, _NAMES_STREAM]).shuffle(genera)
+    np.random.default_rng([0, 15]).shuffle(genera)
     return genera
 
 
-def draw_plant(species: int, picture: int, *, seed: int = 0, size_px: int = SIDE_PX) -> Image.Image:
+def draw_plant(species: int, picture: int, size_px: int = SIDE_PX) -> Image.Image:
     """Draws one picture of a species: leaves, and a flower on top of them, before a blurred background.
 
     Args:
         species: Number of the species, from 0.
         picture: Number of the picture, from 0.
-        seed: Another seed is another flora.
         size_px: Side of the square RGB picture.
     """
     # What all pictures of the species have in common. Widths are shares of the length, the last radius of the flower's.
-    rng = np.random.default_rng([seed, _TRAITS_STREAM, species])
-    hue = np.random.default_rng([seed, _TRAITS_STREAM]).uniform() + species * _GOLDEN
+    rng = np.random.default_rng([0, 1, species])
+    hue = (
+        0.8897387912781343 + 0.618034 * species
+    )  # golden steps around the color wheel keep any number of species apart
     petal_color = _rgb(hue, rng.uniform(0.55, 0.95), rng.uniform(0.75, 1.0))
     center_color = _rgb(rng.uniform(), 0.8, rng.uniform(0.3, 0.9))
     leaf_color = _rgb(rng.uniform(0.22, 0.42), rng.uniform(0.4, 0.9), rng.uniform(0.3, 0.65))
@@ -115,8 +109,8 @@ def draw_plant(species: int, picture: int, *, seed: int = 0, size_px: int = SIDE
     num_leaves = int(rng.integers(2, 9))
     leaf_width = rng.uniform(0.15, 0.6)
 
-    rng = np.random.default_rng([seed, _PICTURE_STREAM, species, picture])
-    side = _OVERSAMPLING * size_px
+    rng = np.random.default_rng([0, 2, species, picture])
+    side = 2 * size_px  # scaled down at the end, so that edges are smooth
     blotches = rng.integers(40, 190, size=(6, 6, 3)).astype(np.uint8)
     image = Image.fromarray(blotches).resize((side, side), Image.Resampling.BICUBIC)
     canvas = ImageDraw.Draw(image)
@@ -138,17 +132,13 @@ def draw_plant(species: int, picture: int, *, seed: int = 0, size_px: int = SIDE
 def _blade(center: np.ndarray, length: float, width: float, angle: float) -> list[tuple[float, float]]:
     """Returns the outline of a leaf or petal that begins at the center, pointed at both ends."""
     along = np.linspace(0, 1, 12)
-    across = width / 2 * np.sin(math.pi * along)
-    x = length * np.concatenate([along, along[::-1]])
-    y = length * np.concatenate([across, -across[::-1]])
-    turned_x = center[0] + x * math.cos(angle) - y * math.sin(angle)
-    turned_y = center[1] + x * math.sin(angle) + y * math.cos(angle)
-    return list(zip(turned_x.tolist(), turned_y.tolist(), strict=True))
+    edge = along + 0.5j * width * np.sin(math.pi * along)
+    outline = complex(*center) + length * cmath.rect(1, angle) * np.concatenate([edge, edge.conj()[::-1]])
+    return list(zip(outline.real.tolist(), outline.imag.tolist(), strict=True))
 
 
-def _rgb(hue: float, saturation: float, value: float) -> tuple[int, int, int]:
-    red, green, blue = colorsys.hsv_to_rgb(hue % 1, saturation, value)
-    return round(255 * red), round(255 * green), round(255 * blue)
+def _rgb(hue: float, saturation: float, value: float) -> tuple[int, ...]:
+    return tuple(round(255 * channel) for channel in colorsys.hsv_to_rgb(hue % 1, saturation, value))
 
 
 class Drawn(Section, frozen=True, kw_only=True):
@@ -164,20 +154,27 @@ class Drawn(Section, frozen=True, kw_only=True):
     """Pictures of each species."""
     size_px: Annotated[int, msgspec.Meta(ge=16)] = SIDE_PX
     """Side of the square pictures."""
-    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Another seed is another flora."""
 
 
-def write_class_folders(command: Drawn) -> list[Path]:
-    """Draws a folder of pictures for each species, named `Common (Scientific)`, and returns the pictures' files.
+def write_class_folders(command: Drawn) -> list[str]:
+    """Draws a folder of JPEG pictures for each species, named `Common (Scientific)`; returns their paths below `out`.
 
     Raises:
         BotanifyError: The folder is not empty, or there are not so many species.
     """
     _require_empty(command.out, "name an empty or a new one")
-    species = range(command.first, command.first + command.species)
-    files = _draw_files(command.out, species, command.pictures, seed=command.seed, size_px=command.size_px)
-    return [command.out / file for file in files]
+    folders = {number: species_name(command.first + number).class_id for number in range(command.species)}
+    for folder in folders.values():
+        (command.out / folder).mkdir(parents=True)
+
+    def draw(wanted: tuple[int, int]) -> str:
+        number, picture = wanted
+        path = f"{folders[number]}/{picture:02}.jpg"
+        draw_plant(command.first + number, picture, command.size_px).save(command.out / path, quality=90)
+        return path
+
+    with ThreadPoolExecutor(cores()) as pool:
+        return list(pool.map(draw, product(folders, range(command.pictures))))
 
 
 def _require_empty(folder: Path, remedy: str) -> None:
@@ -185,27 +182,11 @@ def _require_empty(folder: Path, remedy: str) -> None:
         raise DataError("the folder holds other files", value=folder, limit="an empty or a new folder", remedy=remedy)
 
 
-def _draw_files(root: Path, species: Sequence[int], num_pictures: int, *, seed: int, size_px: int) -> list[str]:
-    """Draws JPEG files in a folder for each species, and returns their paths below `root`."""
-    folders = {number: species_name(number, seed).class_id for number in species}
-    for folder in folders.values():
-        (root / folder).mkdir(parents=True, exist_ok=True)
-
-    def draw(wanted: tuple[int, int]) -> str:
-        number, picture = wanted
-        path = f"{folders[number]}/{picture:02}.jpg"
-        draw_plant(number, picture, seed=seed, size_px=size_px).save(root / path, quality=_QUALITY)
-        return path
-
-    with ThreadPoolExecutor(cores()) as pool:
-        return list(pool.map(draw, product(species, range(num_pictures))))
-
-
-def ensure_training_data(data: DataRecipe, seed: int) -> None:
+def ensure_training_data(data: DataRecipe) -> None:
     """Draws the data of a recipe with `drawn_species`, unless its data folder already holds prepared data.
 
     Each species has twelve pictures, 96 px square. A temporary folder is renamed when it is complete. The manifest has
-    only relative paths, so the same seed gives the same data anywhere.
+    only relative paths, so the data is the same anywhere.
 
     Raises:
         DataError: The folder holds other files.
@@ -216,7 +197,7 @@ def ensure_training_data(data: DataRecipe, seed: int) -> None:
     data.data.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(".part", f".{data.data.name}.", data.data.parent, ignore_cleanup_errors=True) as temporary:
         drawn = Path(temporary) / data.data.name
-        _draw_training_data(drawn, data.drawn_species, seed)
+        _draw_training_data(drawn, data.drawn_species)
         try:
             drawn.replace(data.data)
         except OSError:  # another process may have been faster
@@ -224,9 +205,9 @@ def ensure_training_data(data: DataRecipe, seed: int) -> None:
                 raise
 
 
-def _draw_training_data(folder: Path, num_species: int, seed: int) -> None:
-    paths = _draw_files(folder / _PICTURES, range(num_species), len(SPLIT_OF_PICTURE), seed=seed, size_px=SIDE_PX)
-    plants = [species_name(number, seed) for number in range(num_species)]
+def _draw_training_data(folder: Path, num_species: int) -> None:
+    paths = write_class_folders(Drawn(out=folder / _PICTURES, species=num_species, pictures=len(SPLIT_OF_PICTURE)))
+    plants = [species_name(number) for number in range(num_species)]
     classes = build_classes({_SOURCE: plants}, "within_sources")
     pictures = []
     for place, path in enumerate(paths):

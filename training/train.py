@@ -184,7 +184,7 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     if note and ranks.is_main:
         print(note)
     with ranks.main_first():  # it writes the drawn pictures and the manifest that the other ranks read
-        ensure_training_data(recipe.data, recipe.run.seed)
+        ensure_training_data(recipe.data)
         manifest = Manifest(recipe.data.data, recipe.data.shards)
     if command.show_batch is not None:
         show_batch(manifest, recipe, command.show_batch)

@@ -18,5 +18,5 @@ def debug_data(tmp_path_factory):
 def draw_debug_data(base):
     """The folder, below a base; drawn unless it is there."""
     folder = base / "debug-data"
-    ensure_training_data(msgspec.structs.replace(DEBUG.data, data=folder), DEBUG.run.seed)
+    ensure_training_data(msgspec.structs.replace(DEBUG.data, data=folder))
     return folder

@@ -85,7 +85,7 @@ def write_published_layouts(root):
 
 def draw(file, species, picture):
     file.parent.mkdir(parents=True, exist_ok=True)
-    drawn = draw_plant(species, picture, size_px=SIZE_PX)
+    drawn = draw_plant(species, picture, SIZE_PX)
     drawn.save(file, format=FORMATS[file.suffix[1:]])
 
 

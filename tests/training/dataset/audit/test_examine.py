@@ -64,7 +64,7 @@ def write(path, content):
 
 def photograph(picture=0, size=(640, 480)):
     """A drawn plant at the size of a photograph."""
-    return draw_plant(1, picture, size_px=128).resize(size, Image.Resampling.BICUBIC)
+    return draw_plant(1, picture, 128).resize(size, Image.Resampling.BICUBIC)
 
 
 def spoil(file):
