@@ -24,7 +24,7 @@ Positions = npt.NDArray[np.intp]
 class Columns(msgspec.Struct, frozen=True):
     """Arrays with a row for each picture; a column that is not there is None."""
 
-    def subset(self, chosen: Flags | Positions) -> Self:
+    def subset(self, chosen: Flags | Positions | slice) -> Self:
         """Returns the rows of some of the pictures."""
         columns = (getattr(self, name) for name in self.__struct_fields__)
         return type(self)(*(None if each is None else each[chosen] for each in columns))

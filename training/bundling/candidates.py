@@ -20,7 +20,7 @@ from models.metrics import Whole
 from models.preprocess import InputSpec
 from models.ranking import Rank, output_probabilities
 from training.bundling.onnx_file import write_fp16, write_fp32, write_rounded
-from training.bundling.place import LEAST_RECORDS, PlaceData, fit_prior, placed_rows, ratios, records_of
+from training.bundling.place import LEAST_RECORDS, PlaceData, fit_prior, placed_rows, records_of
 from training.bundling.rejection import MOST_PLANTS
 from training.bundling.tables import Fitted, LabeledOutputs, TableData, fit_tables
 from training.bundling.thresholds import fit_temperature
@@ -262,7 +262,7 @@ def _place_metrics(outputs: Outputs, found: Predictions, test: Pictures, model: 
     chosen = np.flatnonzero(has_place)
     data = f"{test.name}, those with a place"
     place = model.place
-    rows = placed_rows(chosen_rows(outputs.logits, chosen), ratios(place.prior, records), place.rule, model)
+    rows = placed_rows(chosen_rows(outputs.logits, chosen), records, place.prior, place.rule, model)
     without = replace(found.subset(chosen), plants_N=np.arange(len(chosen)))
     placed = score_pictures(rows, without.labels_N, replace(model, temperature=place.rule.temperature))
     metrics = []

@@ -1,10 +1,11 @@
-"""Fits the part `place` of a bundle on the coordinates and dates of training pictures, and the rule that uses it.
+"""Fits the part `place` of a bundle on the coordinates and dates of training pictures, and chooses how it is used.
 
 One half of the calibration plants with a place chooses the rule: the weight and the floor at which the right taxon is
-likeliest. On the other half the temperature, thresholds, promises and candidate sets that hold with a place are fitted.
+likeliest. `tables.py` fits the temperature, thresholds, promises and candidate sets of answers with a place on the
+other half.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import date
 from itertools import product
 from typing import Final
@@ -16,13 +17,11 @@ from scipy.special import logsumexp
 
 from models.answer import AnswerModel, add_place, probabilities
 from models.arrays import Columns, Flags
-from models.calibration import conformal_table_of
 from models.metrics import Whole, top_k_hits
-from models.place import SIDES_KM, CellCounts, PlaceModel, PlacePrior, PlaceRule, Where, band_at, cells_at
-from models.ranking import Floats, Rank, Thresholds
-from training.bundling.thresholds import fit_temperature, fit_thresholds
+from models.place import SIDES_KM, CellCounts, PlacePrior, PlaceRule, Where, band_at, cells_at
+from models.ranking import Floats, Thresholds
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import ComputedRows, Predictions, Rows, chosen_rows, chunks, score_pictures
+from training.evaluation.predictions import ComputedRows, Rows, chosen_rows, chunks
 
 LEAST_RECORDS: Final = 1_000
 """Training pictures with a place that a prior needs."""
@@ -148,38 +147,28 @@ class PlaceData(msgspec.Struct, frozen=True):
     has_place_N: Flags
     """Which of the plants these are."""
 
+    def half(self, first: int) -> tuple[Whole, Records]:
+        """Returns every second plant that has a place, as positions among all plants, and their records."""
+        return np.flatnonzero(self.has_place_N)[first::2], self.records.subset(slice(first, None, 2))
 
-def fit_place(
-    data: PlaceData,
-    logits_NO: Rows,
-    plants: Predictions,
-    kept_N: Flags,
-    model: AnswerModel,
-    *,
-    prior_T: Floats,
-    fixed: Mapping[Rank, float],
-    proves: bool = True,
-) -> tuple[PlaceModel, tuple[float, float]] | tuple[None, None]:
-    """Chooses and fits the rule on calibration plants; None if too few have a place, or if place does not help.
 
-    `plants` are the predictions of their logits without place, `kept_N` says which of them reach the cutoffs,
-    `prior_T` is the share of each taxon among the training pictures, `fixed` has thresholds that are not fitted, and
-    `proves` is that of `fit_thresholds`.
+def fit_rule(data: PlaceData, logits_NO: Rows, taxa_N: Whole, model: AnswerModel) -> PlaceRule | None:
+    """Chooses the rule on the first half of the plants; None if too few have a place, or if place does not help.
 
-    Returns:
-        What answers with a place need, and the share of the plants it was fitted on whose likeliest taxon is right,
-        without and with place.
+    `logits_NO` and `taxa_N`, positions of taxa, are those of all plants. Temperature and thresholds are not fitted yet.
     """
-    records = data.records
-    with_place = np.flatnonzero(data.has_place_N)
-    if len(records) < LEAST_PLANTS:
-        return None, None
+    if len(data.records) < LEAST_PLANTS:
+        return None
+    half, records = data.half(0)
     random = np.random.default_rng(0)
-    some = random.permutation(np.arange(0, len(records), 2))[:_MOST_PLANTS]
-    here, exchanged = (ratios(data.prior, records.subset(rows))[:] for rows in (some, random.permutation(some)))
-    own = chosen_rows(logits_NO, with_place[some])
-    log_NT = np.concatenate([_log_probabilities(own[part], model) for part in chunks(*own.shape)])
-    taxa_N = plants.taxon_labels_N[with_place[some]]
+    some = random.permutation(len(half))[:_MOST_PLANTS]
+    here, exchanged = (log_ratios(data.prior, records.subset(rows)) for rows in (some, random.permutation(some)))
+    taxa_N = taxa_N[half[some]]
+    own = chosen_rows(logits_NO, half[some])
+    smallest = np.finfo(np.float64).tiny
+    log_NT = np.concatenate(
+        [np.log(np.maximum(probabilities(own[part], model), smallest)) for part in chunks(*own.shape)]
+    )
 
     def measure(rule: PlaceRule | None) -> tuple[Floats, float]:
         loss_N = np.empty(len(some))
@@ -194,42 +183,19 @@ def fit_place(
             hits += int(top_k_hits(elsewhere_NT, taxa_N[part], 1).sum())
         return loss_N, hits / len(some)
 
-    best = choose_rule(measure)
-    if best is None:
-        return None, None
-    others = np.arange(1, len(records), 2)
-    chosen = with_place[others]
-    labels = plants.labels_N[chosen]
-    rows = placed_rows(chosen_rows(logits_NO, chosen), ratios(data.prior, records.subset(others)), best, model)
-    sharpened = fit_temperature(rows, labels, model.taxonomy, np.arange(len(labels)))
-    found = score_pictures(rows, labels, replace(model, temperature=sharpened))
-    fitted = fit_thresholds(found.subset(kept_N[chosen]).rank_scores, fixed, proves=proves)
-    rule = replace(best, temperature=sharpened, thresholds=fitted.thresholds, promises=fitted.promises)
-    conformal = conformal_table_of(found.right_N, found.taxon_labels_N, prior_T)
-    top1 = float(plants.top_k_hits(1)[chosen].mean()), float(found.top_k_hits(1).mean())
-    return PlaceModel(data.prior, rule, conformal), top1
+    return choose_rule(measure)
 
 
-def _log_probabilities(logits: Floats, model: AnswerModel) -> Floats:
-    return np.log(np.maximum(probabilities(logits, model), np.finfo(np.float64).tiny))
+def log_ratios(prior: PlacePrior, records: Records) -> Floats:
+    """Log ratios of all taxa at some places, shape (N, T)."""
+    rows = [prior.log_ratios(where) for where in records.places()]
+    return np.array(rows, dtype=np.float32).reshape(-1, len(prior.counts))
 
 
-def ratios(prior: PlacePrior, records: Records) -> Rows:
-    """Log ratios of all taxa at some places, shape (N, T); computed when they are read."""
-    places = list(records.places())
-    num_taxa = len(prior.counts)
-
-    def read(chosen: slice | Whole) -> Floats:
-        rows = [prior.log_ratios(places[position]) for position in np.arange(len(places))[chosen]]
-        return np.array(rows, dtype=np.float32).reshape(-1, num_taxa)
-
-    return ComputedRows((len(places), num_taxa), read)
-
-
-def placed_rows(logits: Rows, ratios: Rows, rule: PlaceRule, model: AnswerModel) -> Rows:
+def placed_rows(logits: Rows, records: Records, prior: PlacePrior, rule: PlaceRule, model: AnswerModel) -> Rows:
     """Logits to which the place of each row is added; computed when they are read."""
 
     def read(chosen: slice | Whole) -> Floats:
-        return add_place(logits[chosen], ratios[chosen], rule, model).astype(np.float32)
+        return add_place(logits[chosen], log_ratios(prior, records.subset(chosen)), rule, model).astype(np.float32)
 
     return ComputedRows(logits.shape, read)

@@ -12,14 +12,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from models.answer import AnswerModel, decide
-from models.arrays import Flags
+from models.arrays import Flags, Positions
 from models.bundle_record import Metric
 from models.calibration import Calibration, ConformalTable, Cutoffs, FamiliarityTable, FittedOn, conformal_table_of
 from models.metrics import Whole, share
+from models.place import PlaceModel
 from models.ranking import Floats, MistakenTaxa, Rank
 from models.taxonomy import Taxonomy
 from training.bundling.mistakes import look_alikes, mistaken_taxa
-from training.bundling.place import PlaceData, fit_place
+from training.bundling.place import PlaceData, fit_rule, placed_rows
 from training.bundling.rejection import (
     FittedHead,
     HeadInputs,
@@ -28,9 +29,16 @@ from training.bundling.rejection import (
     fit_features,
     fit_head,
 )
-from training.bundling.thresholds import FittedThresholds, fit_thresholds
+from training.bundling.thresholds import FittedThresholds, fit_temperature, fit_thresholds
 from training.bundling.unknown_plants import UnknownPlants, drawn_among
-from training.evaluation.predictions import ComputedRows, Outputs, Predictions, Rows, score_pictures
+from training.evaluation.predictions import (
+    ComputedRows,
+    Outputs,
+    Predictions,
+    Rows,
+    chosen_rows,
+    score_pictures,
+)
 from training.evaluation.split_metrics import auroc, metric
 
 
@@ -71,6 +79,17 @@ class TableData(msgspec.Struct, frozen=True):
     """None if too few training pictures have a place."""
     unknown_plants: UnknownPlants | None = None
     """Plants that the bundle does not know and that do not judge it; None if none were given."""
+
+    @property
+    def trained_N(self) -> Positions:
+        """Position of each training picture's taxon."""
+        return self.taxonomy.taxon_of_output[self.training_labels]
+
+    @property
+    def prior_T(self) -> Floats:
+        """Share of each taxon among the training pictures; a taxon without any counts as if it had one."""
+        counts_T = np.bincount(self.trained_N, minlength=len(self.taxonomy.taxa)).clip(1)
+        return np.asarray(counts_T / counts_T.sum())
 
 
 class Fitted(msgspec.Struct, frozen=True):
@@ -117,8 +136,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     """
     taxonomy = data.taxonomy
     unknown_plants = data.unknown_plants
-    trained_N = taxonomy.taxon_of_output[data.training_labels]
-    tables = Calibration(features=fit_features(data.training_features, trained_N, taxonomy.genera))
+    tables = Calibration(features=fit_features(data.training_features, data.trained_N, taxonomy.genera))
     model = AnswerModel(taxonomy, temperature, calibration=tables)
     known = _see(model, data.calibration.outputs, data.calibration.labels)
     validation = None if data.validation is None else _see(model, data.validation.outputs, data.validation.labels)
@@ -131,7 +149,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     if validation is not None and unknown_plants is not None:
         tables, others, judged_M = _fit_known_head(tables, model, unknown_plants, validation)
     else:
-        tables, others, judged_M = _fit_familiarity(tables, model, data.calibration, known, np.unique(trained_N))
+        tables, others, judged_M = _fit_familiarity(tables, model, data.calibration, known, np.unique(data.trained_N))
     plants = known.scores(tables)
     cutoffs = Cutoffs(0.0 if head is None else head.cutoff, familiar_cutoff(_familiarity(plants), judged_M))
     kept_N = _kept(plants, cutoffs)
@@ -143,19 +161,13 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     if validation is not None and "species" not in fixed:
         mistaken_T = mistaken_taxa(validation.found, plants, len(taxonomy.taxa))
     thresholds = fit_thresholds(named.rank_scores, fixed, mistaken_T[named.named_N], proves=data.proves)
-    prior_T = training_prior(trained_N, len(taxonomy.taxa))
-    place = place_top1 = None
-    if data.place is not None:
-        logits = data.calibration.outputs.logits
-        place, place_top1 = fit_place(
-            data.place, logits, plants, kept_N, model, prior_T=prior_T, fixed=fixed, proves=data.proves
-        )
+    place, place_top1 = fit_place(data, plants, kept_N, model, fixed)
     model = replace(
         model,
         thresholds=thresholds.thresholds,
         promises=thresholds.promises,
         calibration=replace(
-            tables, **_candidate_tables(plants, mistaken_T, prior_T), cutoffs=cutoffs, fitted_on=_fitted_on(data)
+            tables, **_candidate_tables(plants, mistaken_T, data.prior_T), cutoffs=cutoffs, fitted_on=_fitted_on(data)
         ),
         place=place,
         look_alikes=look_alikes(plants, taxonomy),
@@ -227,10 +239,29 @@ def _fit_familiarity(
     return tables, others, _familiarity(others)
 
 
-def training_prior(taxa_N: Whole, num_taxa: int) -> Floats:
-    """Returns the share of each taxon among training pictures; a taxon without any counts as if it had one."""
-    counts_T = np.bincount(taxa_N, minlength=num_taxa).clip(1)
-    return np.asarray(counts_T / counts_T.sum())
+def fit_place(
+    data: TableData, plants: Predictions, kept_N: Flags, model: AnswerModel, fixed: Mapping[Rank, float]
+) -> tuple[PlaceModel, tuple[float, float]] | tuple[None, None]:
+    """Chooses how place is used on half of the calibration plants, and fits what follows on the other half.
+
+    Returns what answers with a place need, and the share of the other half whose likeliest taxon is right, without and
+    with place; nothing if place does not help. `kept_N` says which plants reach the cutoffs.
+    """
+    place = data.place
+    logits = data.calibration.outputs.logits
+    rule = None if place is None else fit_rule(place, logits, plants.taxon_labels_N, model)
+    if place is None or rule is None:
+        return None, None
+    chosen, records = place.half(1)
+    labels = plants.labels_N[chosen]
+    placed = placed_rows(chosen_rows(logits, chosen), records, place.prior, rule, model)
+    temperature = fit_temperature(placed, labels, model.taxonomy, np.arange(len(labels)))
+    found = score_pictures(placed, labels, replace(model, temperature=temperature))
+    fitted = fit_thresholds(found.subset(kept_N[chosen]).rank_scores, fixed, proves=data.proves)
+    rule = replace(rule, temperature=temperature, thresholds=fitted.thresholds, promises=fitted.promises)
+    conformal = conformal_table_of(found.right_N, found.taxon_labels_N, data.prior_T)
+    top1 = (float(plants.top_k_hits(1)[chosen].mean()), float(found.top_k_hits(1).mean()))
+    return PlaceModel(place.prior, rule, conformal), top1
 
 
 def _candidate_tables(found: Predictions, mistaken_T: Flags, prior_T: Floats) -> dict[str, ConformalTable]:

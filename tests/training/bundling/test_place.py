@@ -22,14 +22,13 @@ from training.bundling.place import (
     Thresholds,
     choose_rule,
     count_records,
-    fit_place,
     fit_prior,
     records_of,
 )
-from training.bundling.tables import fit_tables
+from training.bundling.tables import LabeledOutputs, fit_place, fit_tables
 from training.bundling.thresholds import fit_thresholds
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import score_pictures
+from training.evaluation.predictions import Outputs, score_pictures
 
 NUM_TAXA, NUM_PLANTS = 20, 1500
 TAXONOMY = taxonomy_of(*(species(f"Rosa t{number:02}", "Rosaceae") for number in range(NUM_TAXA)))
@@ -51,15 +50,20 @@ def drawn(seed, num, *, place_matters=True):
 def fitted(**options):
     prior = fit_prior(drawn(1, 4000, **options)[0], NUM_TAXA)
     records, logits = drawn(2, NUM_PLANTS, **options)
-    return fit_rule(prior, records, logits)
+    return fit(prior, records, logits)
 
 
-def fit_rule(prior, records, logits, *, kept_N=None, taxonomy=TAXONOMY, labels=None):
-    every, model = np.ones(len(records), bool), AnswerModel(taxonomy, 1.0)
-    plants = score_pictures(logits, records.taxon_N if labels is None else labels, model)
-    kept_N = every if kept_N is None else kept_N
-    prior_T = np.full(NUM_TAXA, 1 / NUM_TAXA)
-    return fit_place(PlaceData(prior, records, every), logits, plants, kept_N, model, prior_T=prior_T, fixed={})
+def fit(prior, records, logits, *, kept_N=None, taxonomy=TAXONOMY, labels=None):
+    every = np.ones(len(records), bool)
+    model = AnswerModel(taxonomy, 1.0)
+    labels = records.taxon_N if labels is None else labels
+    data = table_data(
+        taxonomy=taxonomy,
+        calibration=LabeledOutputs(Outputs(logits, logits), labels),
+        training_labels=np.arange(NUM_TAXA),
+        place=PlaceData(prior, records, every),
+    )
+    return fit_place(data, score_pictures(logits, labels, model), every if kept_N is None else kept_N, model, {})
 
 
 def test_place_raises_accuracy_where_confusions_grow_elsewhere():
@@ -76,7 +80,7 @@ def test_a_place_that_says_nothing_gives_no_rule():
 @pytest.mark.parametrize(("num_plants", "has_rule"), [(999, False), (1000, True)])
 def test_a_rule_needs_a_thousand_plants(num_plants, has_rule):
     records, logits = drawn(2, num_plants)
-    found, _ = fit_rule(count_records(drawn(1, 4000)[0], NUM_TAXA, 10.0), records, logits)
+    found, _ = fit(count_records(drawn(1, 4000)[0], NUM_TAXA, 10.0), records, logits)
     assert (found is not None) == has_rule
 
 
@@ -87,7 +91,7 @@ def test_one_half_of_the_plants_chooses_the_rule_and_the_other_half_fits_what_fo
     for half, has_rule in ((0, False), (1, True)):
         longitude = records.longitude_N.copy()
         longitude[half::2] = np.random.default_rng(0).permutation(longitude[half::2])
-        found, top1 = fit_rule(prior, replace(records, longitude_N=longitude), logits)
+        found, top1 = fit(prior, replace(records, longitude_N=longitude), logits)
         assert (found is not None) == has_rule
     assert top1[1] < top1[0] + MOST_LOST
 
@@ -100,7 +104,7 @@ def test_fitted_tables_are_those_of_answers_with_a_place():
     logits = np.concatenate([logits[:, ::-1], logits[:, ::-1] - 1], axis=1)
     labels = NUM_TAXA - 1 - records.taxon_N
     kept_N = logits.argmax(axis=1) == labels  # no plant that is wrong without place
-    found, _ = fit_rule(prior, records, logits, kept_N=kept_N, taxonomy=twice, labels=labels)
+    found, _ = fit(prior, records, logits, kept_N=kept_N, taxonomy=twice, labels=labels)
     model = AnswerModel(twice, 1.0, place=found)
     position = {taxon.taxon_id: index for index, taxon in enumerate(twice.taxa)}
     fitted_on, places = np.arange(1, 1000, 2), list(records.places())

@@ -20,7 +20,7 @@ from tests.training.bundling.drawn_outputs import (
     table_data,
 )
 from tests.training.small import make_taxonomy
-from training.bundling.tables import LabeledOutputs, fit_tables, training_prior
+from training.bundling.tables import LabeledOutputs, fit_tables
 from training.bundling.thresholds import (
     fit_temperature,
     plants_drawn,
@@ -223,8 +223,8 @@ def test_the_fit_says_when_and_on_what(fitted):
 
 
 def test_a_taxon_without_training_pictures_has_a_prior():
-    prior = training_prior(np.array([0, 0, 0, 1]), 3)
-    assert prior.tolist() == pytest.approx([3 / 5, 1 / 5, 1 / 5])
+    data = table_data(taxonomy=make_taxonomy(3), training_labels=np.array([0, 0, 0, 1]))
+    assert data.prior_T == pytest.approx([3 / 5, 1 / 5, 1 / 5])
 
 
 def test_tables_of_outputs_on_disk_are_the_plain_ones(fitted, tmp_path, monkeypatch):
