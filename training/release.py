@@ -11,12 +11,11 @@ import os
 import re
 import shutil
 import sys
-import uuid
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -97,7 +96,7 @@ class Promote(Measuring, frozen=True, kw_only=True):
 
 
 class Rollback(Section, frozen=True, kw_only=True):
-    """Goes back to the bundle that was current before the last promotion; again, to the one before that."""
+    """Goes back to the bundle that was current before this one was promoted."""
 
     registry: tyro.conf.Positional[Path]
     """Folder of the registry."""
@@ -183,7 +182,6 @@ def promote(command: Promote) -> None:
 def list_registry(registry: "Registry") -> None:
     """Prints the bundles and the history of a registry."""
     current = registry.current
-    changes = registry.history()
     bundles = Table("", "entry", "sealed", "top-1", title=str(registry.folder))
     entries = (path.parent for path in registry.folder.glob(f"[!.]*/{BUNDLE_FILE}"))
     for entry in sorted(entry.name for entry in entries if entry.name != CURRENT):
@@ -195,11 +193,9 @@ def list_registry(registry: "Registry") -> None:
             facts = "damaged", str(error)
         bundles.add_row("current" if entry == current else "", entry, *facts)
     Console().print(bundles)
-    completed = completed_changes(changes, current)
-    for change in changes:
-        interrupted = "" if change in completed else " (interrupted: it did not happen)"
+    for change in registry.history():
         accepted = f" (accepted: {change.accepted})" if change.accepted else ""
-        print(f"{change.time} {change.action}: {change.before or 'none'} -> {change.after}{accepted}{interrupted}")
+        print(f"{change.time} {change.action}: {change.before or 'none'} -> {change.after}{accepted}")
 
 
 def _compare(
@@ -245,7 +241,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from"
     """A change of the pointer, as one line of `history.jsonl`.
 
     The line is written before the pointer is replaced. If a crash comes between the two, the line tells of a change
-    that did not happen. `completed_changes` leaves such lines out.
+    that did not happen.
     """
 
     time: str = msgspec.field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
@@ -265,6 +261,17 @@ class _Report(msgspec.Struct, frozen=True):
 
     manifest_sha256: str
     data: str
+
+
+_Record = TypeVar("_Record")
+
+
+def _read(path: Path, decode: Callable[[bytes], _Record]) -> _Record:
+    """Decodes a file of a registry; one that cannot be read is a DataError."""
+    try:
+        return decode(path.read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read", value=error, remedy="restore it from a copy") from error
 
 
 class Registry:
@@ -300,23 +307,16 @@ class Registry:
         return target.name
 
     def history(self) -> list[Change]:
-        """Reads all lines, those of interrupted changes included; a line that cannot be read is a DataError."""
+        """Reads the changes, the oldest first; a line that cannot be read is a DataError."""
         path = self.folder / HISTORY_FILE
-        try:
-            return msgspec.json.Decoder(Change).decode_lines(path.read_bytes()) if path.exists() else []
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DataError(f"{path} cannot be read", value=error, remedy="restore it from a copy") from error
+        return _read(path, msgspec.json.Decoder(Change).decode_lines) if path.exists() else []
 
     def count_comparisons(self, manifest_sha256: str, split: Split) -> int:
         """Counts the reports on a split of a manifest, of any format; one that cannot be read is a DataError."""
-        count = 0
-        for path in self.folder.glob("reports/*.json"):
-            try:
-                report = msgspec.json.decode(path.read_bytes(), type=_Report)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise DataError(f"{path} cannot be read", value=error, remedy="restore it from a copy") from error
-            count += report.manifest_sha256 == manifest_sha256 and report.data.endswith(f", {split} split")
-        return count
+        decode = msgspec.json.Decoder(_Report).decode
+        reports = [_read(path, decode) for path in self.folder.glob("reports/*.json")]
+        ending = f", {split} split"
+        return sum(each.manifest_sha256 == manifest_sha256 and each.data.endswith(ending) for each in reports)
 
     def promote(self, bundle: Bundle, *, expected: str | None, report: str = "", accepted: str = "") -> str:
         """Copies another bundle into the registry, verifies the copy, lets the pointer name it, returns its entry.
@@ -338,20 +338,20 @@ class Registry:
         return entry
 
     def roll_back(self) -> tuple[str, str]:
-        """Undoes the last promotion that was not rolled back yet; returns the entry before and the entry since.
+        """Undoes the promotion of the pointer's entry; returns the entry before and the entry since.
 
         If the earlier bundle is missing or damaged, the pointer stays, and a BundleError says so.
         """
         with self._locked():
-            in_use = entries_in_use(self.history(), self.current)
-            if len(in_use) < 2:
+            before = self.current
+            promotions = [each for each in self.history() if each.action == "promote" and each.after == before]
+            after = promotions[-1].before if promotions else None
+            if before is None or after is None:
                 raise DataError(
                     "the history has no earlier bundle to go back to",
-                    value=self.current or "no bundle",
+                    value=before or "no bundle",
                     remedy="promote a bundle instead",
                 )
-            before = in_use[-1]
-            after = in_use[-2]
             load_bundle(self.folder / after)
             self._change(Change(action="rollback", before=before, after=after))
         return before, after
@@ -378,12 +378,10 @@ class Registry:
         changes = msgspec.json.Encoder().encode_lines([*self.history(), change])
         with replaced(self.folder / HISTORY_FILE) as stream:
             stream.write(changes)
-        new = self.folder / f".{CURRENT}.{uuid.uuid4().hex}"
-        try:
-            new.symlink_to(change.after)
-            new.replace(self.folder / CURRENT)
-        finally:
-            new.unlink(missing_ok=True)
+        new = self.folder / f".{CURRENT}"
+        new.unlink(missing_ok=True)  # left by a crash
+        new.symlink_to(change.after)
+        new.replace(self.folder / CURRENT)
         sync(self.folder)
 
     def _locked(self) -> AbstractContextManager[None]:
@@ -396,31 +394,6 @@ def entry_name(bundle: Bundle) -> str:
     sha256 = file_sha256(bundle.folder / BUNDLE_FILE)
     name = re.sub(r"[^A-Za-z0-9._]+", "-", f"{bundle.record.name}-{bundle.record.version}").strip(".-")
     return f"{name or 'bundle'}-{sha256[:12]}"
-
-
-def completed_changes(changes: Sequence[Change], current: str | None) -> list[Change]:
-    """Returns the changes that led to the pointer's entry, the oldest first, without those that were interrupted."""
-    completed = []
-    name = current
-    for change in reversed(changes):
-        if name is not None and change.after == name:
-            completed.append(change)
-            name = change.before
-    return completed[::-1]
-
-
-def entries_in_use(changes: Sequence[Change], current: str | None) -> list[str]:
-    """Returns the entries that rollbacks return to, the oldest first; the last one is the pointer's entry.
-
-    A promotion adds an entry, a rollback removes the last one. So two rollbacks go two steps back.
-    """
-    entries: list[str] = []
-    for change in completed_changes(changes, current):
-        if change.action == "promote":
-            entries.append(change.after)
-        elif entries:  # empty if the lines before were lost
-            entries.pop()
-    return entries
 
 
 def _existing(folder: Path) -> Registry:
