@@ -27,7 +27,7 @@ from models.taxonomy import Taxonomy
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.evaluation.pictures import Pictures, run_side_by_side
-from training.evaluation.predictions import Outputs, Plants, Predictions, plants_of
+from training.evaluation.predictions import Plants, plants_of, store_outputs
 from training.evaluation.split_metrics import tango_interval
 
 MOST_LOSS: Final = 0.005
@@ -311,11 +311,7 @@ def _answers(bundle: Bundle, precision: Precision, pictures: Pictures, ids_N: np
     model = bundle.answer_model(precision)
     output_of = {output.taxon_id: index for index, output in enumerate(bundle.taxonomy.outputs)}
     labels_N = np.array([output_of.get(taxon_id, 0) for taxon_id in ids_N])  # any output for a stranger
-    found = []
-    for output in run_side_by_side(session, pictures.pixels()):
-        found.append(Outputs(*output).score(model, labels_N[: len(output.logits)]))
-        labels_N = labels_N[len(output.logits) :]
-    scores = Predictions.join(found)
+    scores = store_outputs(run_side_by_side(session, pictures.pixels())).score(model, labels_N)
     decisions = decide(scores, model)
     return Answers(
         scores.top_k_hits(1),
