@@ -11,7 +11,6 @@ import statistics
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 if not __package__:
@@ -23,10 +22,9 @@ from PIL import Image
 from rich.progress import track
 
 from benchmarks.loader_variants import Epoch, LoaderOptions, PictureSet, Variant, make_set, open_loader
-from benchmarks.result import rounded, spread, table, write_result
+from benchmarks.result import Measured, rounded, spread, table, write_result
 from models.errors import RecipeError
 from models.program import run_program
-from training.machine import Machine, this_machine
 
 _PHOTOS = Path(__file__).resolve().parents[2] / "shared" / "data"
 _LETTERS: dict[Variant, str] = {
@@ -93,11 +91,9 @@ class Comparison(msgspec.Struct, frozen=True):
         return [first / second for first, second in zip(per_s[faster], per_s[slower], strict=True)]
 
 
-class Result(msgspec.Struct, frozen=True):
+class Result(Measured, frozen=True, kw_only=True):
     """The result of the program."""
 
-    machine: Machine
-    measured_on: str
     rounds: int
     comparisons: list[Comparison]
 
@@ -122,7 +118,7 @@ def measure(command: Loader) -> Result:
             for side_px in command.sides
             for augmentation in ("crop and flip", "RandAugment")
         ]
-    result = Result(this_machine(), datetime.now(UTC).date().isoformat(), command.rounds, comparisons)
+    result = Result(rounds=command.rounds, comparisons=comparisons)
     write_result(result, markdown(result), command.out)
     return result
 

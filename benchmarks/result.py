@@ -8,6 +8,7 @@ import shlex
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,9 +17,19 @@ import msgspec
 from models.atomic_file import replaced
 from models.errors import DataError
 from models.metrics import Share
+from training.machine import Machine, this_machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 AnyResult = TypeVar("AnyResult", bound=msgspec.Struct)
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What every result file tells beside its figures."""
+
+    machine: Machine = msgspec.field(default_factory=this_machine)
+    """With the commit."""
+    measured_on: str = msgspec.field(default_factory=lambda: datetime.now(UTC).date().isoformat())
+    """Date."""
 
 
 def write_result(result: msgspec.Struct, markdown: str, out: Path | None) -> None:

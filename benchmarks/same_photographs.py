@@ -10,7 +10,6 @@ picture of a genus that a bundle knows is a near stranger to it.
 
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +19,7 @@ if not __package__:
 import msgspec
 import numpy as np
 
-from benchmarks.result import percent, table, write_result
+from benchmarks.result import Measured, percent, table, write_result
 from benchmarks.serving.flags import DEMONSTRATION, Network, network_of
 from models.answer import AnswerModel, Decisions, decide
 from models.arrays import Flags
@@ -33,7 +32,6 @@ from training.dataset.manifest import Manifest
 from training.evaluation.answers import coverage_figures
 from training.evaluation.pictures import PictureFiles, Pictures
 from training.loading.negatives import UNKNOWN_PLANT, list_negatives
-from training.machine import Machine, this_machine
 
 _COVERAGE: Final = 0.9
 
@@ -95,11 +93,9 @@ class Answers(msgspec.Struct, frozen=True):
     """Each list, those of unknown genera and those of known genera apart, and the things."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Result(Measured, frozen=True, kw_only=True):
     """The content of the result file."""
 
-    machine: Machine
-    measured_on: str
     bundles: tuple[Answers, Answers]
     """The old and the new one."""
 
@@ -115,7 +111,7 @@ def measure_both(command: SamePhotographs) -> Result:
     rows, ids = frozen_set(manifest, "test", *(each.taxonomy for each in bundles))
     shared = rows[ids != UNKNOWN_TAXON]
     old, new = (measure(bundle, manifest, shared, command) for bundle in bundles)
-    result = Result(machine=this_machine(), measured_on=datetime.now(UTC).date().isoformat(), bundles=(old, new))
+    result = Result(bundles=(old, new))
     write_result(result, markdown(result), command.out)
     return result
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 
 if not __package__:
@@ -21,14 +21,13 @@ if not __package__:
 import msgspec
 import numpy as np
 
-from benchmarks.result import rounded, table, write_result
+from benchmarks.result import Measured, rounded, table, write_result
 from models.program import run_program
 from training.dataset.classes import build_classes
 from training.dataset.collection import Collection, SourceEntry
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import ImageInfo, LabeledPicture, PictureRecord, SourceClass, Split
 from training.loading.sampler import EpochBatches
-from training.machine import Machine, this_machine
 from training.prepare import DatasetSpec, write_dataset
 
 _SHARES = {"inat2021": (4271, 0.75), "plantnet300k": (1019, 0.2), "house_plants": (47, 0.05)}
@@ -45,11 +44,9 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     """File for the result, JSON."""
 
 
-class Result(msgspec.Struct, frozen=True):
+class Result(Measured, frozen=True, kw_only=True):
     """The result of the measurement."""
 
-    machine: Machine
-    measured_on: str
     num_pictures: int
     num_outputs: int
     num_kept: int
@@ -83,8 +80,6 @@ def measure(command: Scale) -> Result:
             batches.side_px = 380
             next(iter(batches))
         result = Result(
-            machine=this_machine(),
-            measured_on=datetime.now(UTC).date().isoformat(),
             num_pictures=command.pictures,
             num_outputs=len(manifest.taxonomy.outputs),
             num_kept=len(manifest),

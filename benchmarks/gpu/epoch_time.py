@@ -4,7 +4,6 @@ python benchmarks/gpu/epoch_time.py RUN [--pictures 1600000] --out FILE.json
 """
 
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ import tyro
 
 from benchmarks.gpu import forecasts
 from benchmarks.gpu.forecasts import Compared, compare
-from benchmarks.result import write_result
+from benchmarks.result import Measured, write_result
 from models.errors import DataError
 from models.program import run_program
-from training.machine import Machine, this_machine
+from training.machine import this_machine
 from training.monitor.log import read_log, without_repeats
 
 
@@ -36,11 +35,9 @@ class EpochTime(msgspec.Struct, frozen=True, kw_only=True):
     """File for the result, JSON."""
 
 
-class Result(msgspec.Struct, frozen=True):
+class Result(Measured, frozen=True, kw_only=True):
     """The content of the result file."""
 
-    machine: Machine
-    measured_on: str
     recipe: dict[str, Any]
     """Sections of the run's recipe that decide on its speed."""
     num_epochs: int
@@ -86,7 +83,6 @@ def epoch_time(command: EpochTime) -> Result:
     machine = this_machine()
     result = Result(
         machine=machine,
-        measured_on=datetime.now(UTC).date().isoformat(),
         recipe={name: recipe[name] for name in ("network", "pictures", "augment", "hardware")}
         | {"batch_size": recipe["schedule"]["batch_size"], "workers": recipe["data"]["workers"]},
         num_epochs=len(epochs),

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +27,7 @@ import onnxruntime
 
 from benchmarks.gpu import forecasts
 from benchmarks.gpu.forecasts import Compared, compare
-from benchmarks.result import table, write_result
+from benchmarks.result import Measured, table, write_result
 from benchmarks.serving.flags import ENVIRONMENT, Network, PictureFile, network_of, picture_file
 from benchmarks.serving.load import closed_loop, one_by_one, percentile
 from benchmarks.serving.photographs import Photograph, drawn, drawn_photographs
@@ -41,7 +40,7 @@ from models.preprocess import upright_size
 from models.program import run_program
 from models.session import NetworkSession
 from serving.scheduling.networks import choose_policy, open_networks
-from training.machine import Machine, this_machine
+from training.machine import this_machine
 
 Provider = Literal["cpu", "cuda"]
 _LATER: Final = 20  # requests that the first one is compared with
@@ -102,11 +101,9 @@ class Start(msgspec.Struct, frozen=True):
     """Each of the following requests, one after another, ms."""
 
 
-class Result(msgspec.Struct, frozen=True):
+class Result(Measured, frozen=True, kw_only=True):
     """The content of the result file."""
 
-    machine: Machine
-    measured_on: str
     provider: Provider
     precision: Precision
     policy: str
@@ -150,7 +147,6 @@ def measure(command: ServiceSpeed) -> Result:
     is_forecast = (command.provider, command.precision, architecture.name) == ("cuda", "fp16", "efficientnet_b4")
     result = Result(
         machine=machine,
-        measured_on=datetime.now(UTC).date().isoformat(),
         provider=command.provider,
         precision=command.precision,
         policy=policy.describe(),

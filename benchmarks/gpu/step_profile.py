@@ -12,7 +12,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -30,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.gpu import forecasts
 from benchmarks.gpu.forecasts import Compared, compare
-from benchmarks.result import table, write_result
+from benchmarks.result import Measured, table, write_result
 from benchmarks.train_speed import TrainSpeed, wait_for
 from benchmarks.train_speed_arms import generated_batches
 from models.atomic_file import replaced
@@ -41,11 +40,11 @@ from training.engine.device import choose_device
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
 from training.loading.data import training_loader
-from training.machine import Machine, this_machine
 from training.recipe import Compile, DataRecipe, HardwareRecipe, Recipe
 
 _FORECAST: Final = ("efficientnet_b4", 5337, 380)  # architecture, outputs and side, px, that the forecasts are for
 _LARGEST_KERNELS: Final = 30
+_LOADER: Final = "loader alone"
 _LEAST_S: Final = 3.0  # of a measurement
 _WARMUP_STEPS: Final = 5
 
@@ -120,19 +119,16 @@ class Kernel(msgspec.Struct, frozen=True):
     """Bytes of its operands and results, each counted once, by its time; known for operations, not for kernels."""
 
 
-class Result(msgspec.Struct, kw_only=True):
+class Result(Measured, frozen=True, kw_only=True):
     """The content of the result file."""
 
-    machine: Machine
-    measured_on: str
     setting: StepProfile
-    speeds: list[Speed] = []
-    kernels: list[Kernel] = []
-    operations: list[Kernel] = []
-    loader_per_s: float | None = None
-    """Pictures a second of the loader alone."""
-    forecasts: list[Compared] = []
-    left_out: list[str] = []
+    speeds: list[Speed]
+    """Of steps, and of the loader alone."""
+    kernels: list[Kernel]
+    operations: list[Kernel]
+    forecasts: list[Compared]
+    left_out: list[str]
 
 
 def main() -> None:
@@ -145,7 +141,7 @@ def measure(command: StepProfile) -> Result:
     end = time.monotonic() + command.seconds
     command.out.parent.mkdir(parents=True, exist_ok=True)
     setting = msgspec.structs.replace(command, data=None, out=Path(command.out.name))  # paths mean nothing elsewhere
-    result = Result(machine=this_machine(), measured_on=datetime.now(UTC).date().isoformat(), setting=setting)
+    result = Result(setting=setting, speeds=[], kernels=[], operations=[], forecasts=[], left_out=[])
     device = choose_device(HardwareRecipe(device=command.device))
     jobs: list[tuple[str, Callable[[], None]]] = [
         (case.name, lambda case=case: result.speeds.append(_speed(command, case, device)))  # type: ignore[misc]
@@ -153,7 +149,7 @@ def measure(command: StepProfile) -> Result:
     ]
     jobs.insert(6, ("kernels of a step", lambda: _look_inside(command, device, result)))
     if command.data is not None:
-        jobs.insert(2, ("loader alone", lambda: _time_loader(command, result)))
+        jobs.insert(2, (_LOADER, lambda: result.speeds.append(_loader(command))))
     for name, job in jobs:
         if time.monotonic() < end:
             job()
@@ -164,7 +160,7 @@ def measure(command: StepProfile) -> Result:
         print(f"{name}: {'left out' if name in result.left_out else 'done'}", flush=True)
     measured = {speed.name: speed.per_s for speed in result.speeds if speed.per_s is not None}
     if (command.architecture, command.num_outputs, command.picture_px) == _FORECAST and device.type == "cuda":
-        result.forecasts = compare(measured, result.machine)
+        result.forecasts.extend(compare(measured, result.machine))
     write_result(result, markdown(result), command.out)
     return result
 
@@ -282,9 +278,8 @@ def _look_inside(command: StepProfile, device: torch.device, result: Result) -> 
             operation = event.key.removeprefix("aten::").removeprefix("cudnn_").removeprefix("mkldnn_")
             num_bytes = counted.bytes_of[operation] + counted.bytes_of[f"cudnn_{operation}"]
             operations.append(Kernel(event.key, event.count, round(ms, 3), round(num_bytes / ms / 1e6, 1)))
-    result.kernels, result.operations = (
-        sorted(found, key=lambda kernel: -kernel.ms)[:_LARGEST_KERNELS] for found in (kernels, operations)
-    )
+    for into, found in ((result.kernels, kernels), (result.operations, operations)):
+        into.extend(sorted(found, key=lambda kernel: -kernel.ms)[:_LARGEST_KERNELS])
 
 
 class _CountedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -302,7 +297,7 @@ class _CountedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return given
 
 
-def _time_loader(command: StepProfile, result: Result) -> None:
+def _loader(command: StepProfile) -> Speed:
     """Pictures a second of the loader with all its processes, after its first batches."""
     assert command.data is not None
     recipe = Recipe(data=DataRecipe(data=command.data, workers=command.workers))
@@ -316,7 +311,7 @@ def _time_loader(command: StepProfile, result: Result) -> None:
             began = began or time.perf_counter()
         if time.perf_counter() - began > 2 * _LEAST_S:
             break
-    result.loader_per_s = round(num_pictures / (time.perf_counter() - began), 1)
+    return Speed(name=_LOADER, per_s=round(num_pictures / (time.perf_counter() - began), 1))
 
 
 def markdown(result: Result) -> str:
@@ -328,12 +323,11 @@ def markdown(result: Result) -> str:
         cells = failed or ["" if value is None else f"{value:,.1f}" for value in figures]
         rows.append([speed.name, *cells])
     columns = ["steps", "pictures/s", "host, ms a step", "memory, GB"]
-    loader = "" if result.loader_per_s is None else f"\nLoader alone: {result.loader_per_s:,.0f} pictures/s.\n"
     largest = [[f"`{each.name}`", str(each.calls), f"{each.ms:.2f}"] for each in result.kernels[:10]]
     kernels = f"\n{table(['largest kernels', 'calls', 'ms'], largest)}\n" if largest else ""
     left_out = f"\nLeft out for lack of time: {'; '.join(result.left_out)}.\n" if result.left_out else ""
     compared = forecasts.markdown(result.forecasts)
-    return f"{result.machine}.\n\n{table(columns, rows)}\n{loader}{kernels}{left_out}{compared}"
+    return f"{result.machine}.\n\n{table(columns, rows)}\n{kernels}{left_out}{compared}"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +21,7 @@ if not __package__:
 import msgspec
 from rich.progress import track
 
-from benchmarks.result import spread, table, write_result
+from benchmarks.result import Measured, spread, table, write_result
 from benchmarks.serving.flags import (
     DEMONSTRATION,
     Count,
@@ -55,7 +54,7 @@ from models.bundle import load_bundle
 from models.errors import DataError
 from models.openvino_session import processor_flags
 from models.program import run_program
-from training.machine import Machine, this_machine
+from training.machine import this_machine
 
 _QUICK: Final = {"rounds": 1, "seconds": 1.0, "lead_in_s": 0.3, "warm_up_s": 0.5, "tuning_seconds": 0.0}
 # Largest difference in score from ours. A full decode gives other scores than one at a reduced scale, and a temperature
@@ -147,12 +146,9 @@ class AnswerNote(msgspec.Struct, frozen=True):
     score: float
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class Comparison(Measured, frozen=True, kw_only=True):
     """What was measured."""
 
-    machine: Machine
-    measured_on: str
-    """Date."""
     setting: Compare
     network: Network
     photographs: list[PictureFile]
@@ -162,7 +158,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[Choice]
     figures: list[Figures]
     answers: list[AnswerNote]
-    processor_flags: list[str] = []
+    processor_flags: tuple[str, ...] = ()
     """Those of vector and matrix arithmetic."""
 
     def ratios(self, rival: Contender, photograph: str, concurrency: int, ours: Contender = OURS) -> list[float]:
@@ -214,7 +210,6 @@ def measure(command: Compare) -> Comparison:
                     turns[contender].append(_turn(command, server, config, concurrencies, pictures))
     result = Comparison(
         machine=machine,
-        measured_on=datetime.now(UTC).date().isoformat(),
         setting=msgspec.structs.replace(command, bundle=None, photographs=None, environment=None, out=None),
         network=network_of(place.bundle),
         photographs=[picture_file(each) for each in pictures],
@@ -222,7 +217,7 @@ def measure(command: Compare) -> Comparison:
         own_versions=own_versions(),
         choices=choices,
         figures=[Figures(contender, found) for contender, found in turns.items()],
-        processor_flags=sorted(flag for flag in processor_flags() if flag.startswith(("avx", "amx"))),
+        processor_flags=tuple(sorted(flag for flag in processor_flags() if flag.startswith(("avx", "amx")))),
         answers=[note for each in [OURS, *rivals] for note in _answers(command, place, each, pictures)],
     )
     write_result(result, markdown(result), command.out)

@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -19,7 +18,7 @@ if not __package__:
 
 import msgspec
 
-from benchmarks.result import table, write_result
+from benchmarks.result import Measured, table, write_result
 from benchmarks.serving.flags import Count, Flags, Network, PictureFile, Positive, network_of, picture_file
 from benchmarks.serving.http_client import ConnectionLost, connect, fetch, post_head
 from benchmarks.serving.load import arrivals, closed_loop, one_by_one, open_loop
@@ -28,7 +27,7 @@ from benchmarks.serving.process_tree import MemoryWatch
 from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import IDENTIFY, OURS, Place, identify, own_versions, running
 from models.program import run_program
-from training.machine import Machine, this_machine
+from training.machine import this_machine
 
 _QUICK: Final = {"requests": 200, "factor": 3.0, "seconds": 2.0, "patience_s": 1.0, "capacity_seconds": 2.0}
 _SETTLED_S: Final = 3.0
@@ -104,11 +103,9 @@ class Hostile(msgspec.Struct, frozen=True):
     """Growth of the sum of the peaks of all processes, MB."""
 
 
-class MemoryResult(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryResult(Measured, frozen=True, kw_only=True):
     """The result of the program."""
 
-    machine: Machine
-    measured_on: str
     setting: Memory
     network: Network
     photograph: PictureFile
@@ -135,7 +132,6 @@ def measure(command: Memory) -> MemoryResult:
     place, picture = command.place(), command.pictures()["12 MP"]
     result = MemoryResult(
         machine=this_machine(),
-        measured_on=datetime.now(UTC).date().isoformat(),
         setting=msgspec.structs.replace(command, bundle=None, photographs=None, environment=None, out=None),
         network=network_of(place.bundle),
         photograph=picture_file(picture),

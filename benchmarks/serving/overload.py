@@ -12,7 +12,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -23,7 +22,7 @@ if not __package__:
 import msgspec
 from rich.progress import track
 
-from benchmarks.result import read_result, spread, table, write_result
+from benchmarks.result import Measured, read_result, spread, table, write_result
 from benchmarks.serving.compare import Comparison
 from benchmarks.serving.flags import Count, Flags, Network, PictureFile, Positive, network_of, picture_file
 from benchmarks.serving.load import Load, Outcome, arrivals, closed_loop, one_by_one, open_loop, percentile
@@ -44,7 +43,7 @@ from benchmarks.serving.servers import (
 )
 from models.errors import DataError
 from models.program import run_program
-from training.machine import Machine, this_machine
+from training.machine import this_machine
 
 _QUICK: Final = {
     "photograph": "1 MP",
@@ -126,11 +125,9 @@ class Bursts(msgspec.Struct, frozen=True):
     bursts: list[Burst]
 
 
-class OverloadResult(msgspec.Struct, frozen=True, kw_only=True):
+class OverloadResult(Measured, frozen=True, kw_only=True):
     """The result of the program."""
 
-    machine: Machine
-    measured_on: str
     setting: Overload
     network: Network
     photograph: PictureFile
@@ -164,7 +161,6 @@ def measure(command: Overload) -> OverloadResult:
             bursts[contender].append(_burst(command, place, contender, configs[contender], identify(picture.data)))
     result = OverloadResult(
         machine=machine,
-        measured_on=datetime.now(UTC).date().isoformat(),
         setting=msgspec.structs.replace(
             command, bundle=None, photographs=None, environment=None, out=None, compared=None
         ),
