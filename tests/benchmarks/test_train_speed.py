@@ -74,7 +74,6 @@ def test_the_compiled_loops_run(capsys, monkeypatch, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_on_a_gpu_the_bandwidth_is_measured_and_both_loops_scale_their_loss():
+def test_on_a_gpu_both_loops_scale_their_loss():
     found = measure(TrainSpeed(picture_px=64, batch_size=8, rounds=1, steps=3, arms=("ours", "timm")))
-    assert found.copy_gb_per_s > 10
-    assert all(0 < rate.roofline < 1 for rate in found.rates)
+    assert all(rate.per_s[0] > 0 for rate in found.rates)
