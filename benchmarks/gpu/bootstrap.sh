@@ -85,7 +85,7 @@ copy_results() {
             cp "${files[@]}" "$OUT/${kept[at]}/"
         fi
     done
-    mapfile -t files < <(cd "$WORK" && for pattern in "${remembered[@]}"; do compgen -G "$pattern"; done)
+    mapfile -t files < <(cd "$WORK" && for pattern in "${remembered[@]}"; do compgen -G "$pattern" || true; done)
     if ((${#files[@]})); then tar -C "$WORK" -czf "$OUT/state.tar.gz" "${files[@]}"; fi
 }
 trap copy_results EXIT
