@@ -1,9 +1,7 @@
-"""Program: measures the size and the import structure of the project, so that a change of it can be judged.
+"""Program: measures the size of the project, so that a change of it can be judged.
 
 python benchmarks/structure.py [CHECKOUT] > structure.json
 python benchmarks/structure.py --check      # part of `make check`: compares with benchmarks/budgets.toml
-
-A room is a folder of modules, or a module that stands directly in a package (`training`, `serving`, `models`).
 """
 
 import argparse
@@ -14,10 +12,8 @@ import subprocess
 import sys
 import tokenize
 import tomllib
-from collections import Counter
 from pathlib import Path
 
-import grimp
 import msgspec
 
 PACKAGES = ("models", "training", "serving")
@@ -37,9 +33,7 @@ def main() -> None:
     sizes = _sizes(root)
     if args.check:
         sys.exit(_compare(sizes, tomllib.loads(BUDGETS.read_text(encoding="utf-8"))))
-    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
-    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
-    print(json.dumps({"sizes": sizes, **_figures(imports)}, indent=2))
+    print(json.dumps({"sizes": sizes}, indent=2))
 
 
 def _compare(sizes: dict[str, int], budgets: dict[str, int]) -> int:
@@ -138,23 +132,6 @@ def _fields(record: type[msgspec.Struct]) -> int:
     types = [field.type for field in msgspec.structs.fields(record)]
     nested = [kind for kind in types if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
     return len(types) - len(nested) + sum(map(_fields, nested))
-
-
-def _figures(imports: dict[str, set[str]]) -> dict[str, object]:
-    between = {(one, other) for one, others in imports.items() for other in others if _room(one) != _room(other)}
-    rooms = {(_room(one), _room(other)) for one, other in between}
-    return {
-        "modules": len(imports),
-        "modules_directly_in": dict(sorted(Counter(name.rpartition(".")[0] or "top" for name in imports).items())),
-        "rooms": len({_room(name) for name in imports}),
-        "imports_between_rooms": len(between),
-        "arrows_between_rooms": len(rooms),
-        "pairs_of_rooms_that_import_each_other": sorted([a, b] for a, b in rooms if a < b and (b, a) in rooms),
-    }
-
-
-def _room(module: str) -> str:
-    return ".".join(module.split(".")[:2])
 
 
 if __name__ == "__main__":
