@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
@@ -23,16 +22,16 @@ if not __package__:
 
 import msgspec
 import numpy as np
-import onnxruntime
 
 from benchmarks.gpu import forecasts
 from benchmarks.gpu.forecasts import Compared, compare
 from benchmarks.result import Measured, table, write_result
+from benchmarks.serving.compare import Cell, measure_cell
 from benchmarks.serving.flags import ENVIRONMENT, Network, PictureFile, network_of, picture_file
-from benchmarks.serving.load import closed_loop, one_by_one, percentile
+from benchmarks.serving.load import one_by_one
 from benchmarks.serving.photographs import Photograph, drawn, drawn_photographs
 from benchmarks.serving.server_config import ServerConfig
-from benchmarks.serving.servers import OURS, Place, Running, identify, running
+from benchmarks.serving.servers import OURS, Place, identify, own_versions, running
 from models.bundle import Bundle, load_bundle
 from models.bundle_record import Precision
 from models.cores import cores
@@ -77,20 +76,6 @@ class BatchRate(msgspec.Struct, frozen=True):
     """Median time of a run, ms; other threads run at the same time."""
 
 
-class Served(msgspec.Struct, frozen=True):
-    """The service under load with one picture."""
-
-    picture: str
-    clients: int
-    per_s: float
-    p50_ms: float | None
-    p99_ms: float | None
-    words: dict[str, int]
-    """How often each status, or end without a status, occurred."""
-    generator_share: float
-    """Share of one core that the load generator used."""
-
-
 class Start(msgspec.Struct, frozen=True):
     """The first requests after the service said that it is ready."""
 
@@ -115,7 +100,7 @@ class Result(Measured, frozen=True, kw_only=True):
     """Median time of a run with one picture, nothing else running."""
     alone: list[BatchRate]
     start: Start
-    served: list[Served]
+    served: list[Cell]
     forecasts: list[Compared]
 
 
@@ -141,7 +126,7 @@ def measure(command: ServiceSpeed) -> Result:
     del session  # its memory is the service's now
     start, served = _serve(command, bundle, pictures)
     machine = this_machine()
-    measured = {f"service, {each.picture}": each.per_s for each in served if each.clients == command.clients}
+    measured = {f"service, {each.photograph}": each.per_s for each in served if each.concurrency == command.clients}
     measured["network of the service"] = alone[-1].per_s
     architecture = bundle.record.architecture
     is_forecast = (command.provider, command.precision, architecture.name) == ("cuda", "fp16", "efficientnet_b4")
@@ -152,7 +137,7 @@ def measure(command: ServiceSpeed) -> Result:
         policy=policy.describe(),
         network=network_of(bundle),
         pictures=[picture_file(each) for each in pictures],
-        versions=_versions(),
+        versions=own_versions(),
         single_ms=single.run_ms,
         alone=alone,
         start=start,
@@ -170,8 +155,8 @@ def markdown(result: Result) -> str:
     rates = [[str(each.batch_size), f"{each.per_s:.1f}", f"{each.run_ms:.1f}"] for each in result.alone]
     served = [
         [
-            each.picture,
-            str(each.clients),
+            each.photograph,
+            str(each.concurrency),
             f"{each.per_s:.1f}",
             f"{each.per_s / alone.per_s:.2f}",
             f"{each.per_s * _DAY_S:,.0f}",
@@ -231,28 +216,17 @@ def _rate(session: NetworkSession, bundle: Bundle, batch_size: int, num_threads:
     return BatchRate(batch_size, sum(per_s for per_s, _ in found), 1000 * statistics.median(times))
 
 
-def _serve(command: ServiceSpeed, bundle: Bundle, pictures: Sequence[Photograph]) -> tuple[Start, list[Served]]:
+def _serve(command: ServiceSpeed, bundle: Bundle, pictures: Sequence[Photograph]) -> tuple[Start, list[Cell]]:
     flags = ("--provider", command.provider, "--precision", command.precision)
     with running(Place(bundle, ENVIRONMENT, flags), OURS, ServerConfig()) as server:
         load = asyncio.run(one_by_one(server.port, identify(pictures[0].data), 1 + _LATER))
         first_ms, *later_ms = (outcome.latency_s * 1000 for outcome in load.outcomes)
-        served = [_under_load(command, server, each, clients) for each in pictures for clients in (command.clients, 1)]
+        served = [
+            measure_cell(server, each, clients, command.seconds, command.lead_in_s)
+            for each in pictures
+            for clients in (command.clients, 1)
+        ]
         return Start(server.start_s, first_ms, later_ms), served
-
-
-def _under_load(command: ServiceSpeed, server: Running, picture: Photograph, clients: int) -> Served:
-    requests = [identify(picture.data)]
-    seconds, lead_in_s = command.seconds, command.lead_in_s
-    load = asyncio.run(closed_loop(server.port, requests, concurrency=clients, seconds=seconds, lead_in_s=lead_in_s))
-    times = [outcome.latency_s * 1000 for outcome in load.good]
-    p50_ms, p99_ms = percentile(times, 50), percentile(times, 99)
-    return Served(picture.name, clients, load.per_s, p50_ms, p99_ms, load.words, load.generator_share)
-
-
-def _versions() -> dict[str, str]:
-    """Versions that figures depend on; ONNX Runtime says its own, since two packages may install it."""
-    names = ("litestar", "uvicorn", "numpy", "pillow")
-    return {"onnxruntime": onnxruntime.__version__} | {name: version(name) for name in names}
 
 
 if __name__ == "__main__":

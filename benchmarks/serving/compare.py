@@ -191,7 +191,7 @@ def measure(command: Compare) -> Comparison:
         DataError: Photographs or the rivals' environment are missing, or a server does not start.
         BundleError: The bundle is missing or damaged.
     """
-    command = msgspec.convert(msgspec.structs.asdict(command) | (_QUICK if command.quick else {}), Compare)
+    command = command.resolved(_QUICK)
     place, machine, pictures = command.place(), this_machine(), list(command.pictures().values())
     require_environment(place.environment, command.servers)
     decodings: tuple[Decoding, ...] = ("full", "reduced") if command.also_reduced else ("full",)
@@ -210,7 +210,7 @@ def measure(command: Compare) -> Comparison:
                     turns[contender].append(_turn(command, server, config, concurrencies, pictures))
     result = Comparison(
         machine=machine,
-        setting=msgspec.structs.replace(command, bundle=None, photographs=None, environment=None, out=None),
+        setting=command.without_paths(),
         network=network_of(place.bundle),
         photographs=[picture_file(each) for each in pictures],
         versions=versions(place.environment),
@@ -234,7 +234,8 @@ def _choice(command: Compare, place: Place, rival: Contender, pictures: Sequence
         with running(place, rival, config) as server:
             _warm(command, server, pictures)
             for number, found in per_s.items():
-                found.append(_cell(server, pictures[-1], number, command, command.tuning_seconds).per_s)
+                cell = measure_cell(server, pictures[-1], number, command.tuning_seconds, command.lead_in_s)
+                found.append(cell.per_s)
     return Choice(rival, {number: configs[found.index(max(found))] for number, found in per_s.items()})
 
 
@@ -252,7 +253,9 @@ def _turn(
     idle_mb = server.tree.memory_mb()
     _warm(command, server, pictures)
     cells = [
-        _cell(server, picture, number, command, command.seconds) for picture in pictures for number in concurrencies
+        measure_cell(server, picture, number, command.seconds, command.lead_in_s)
+        for picture in pictures
+        for number in concurrencies
     ]
     return Turn(cells, config, server.start_s, idle_mb, server.tree.memory_mb(), server.tree.end())
 
@@ -262,10 +265,11 @@ def _warm(command: Compare, server: Running, pictures: Sequence[Photograph]) -> 
     asyncio.run(closed_loop(server.port, requests, concurrency=most, seconds=command.warm_up_s))
 
 
-def _cell(server: Running, picture: Photograph, concurrency: int, command: Compare, seconds: float) -> Cell:
+def measure_cell(server: Running, picture: Photograph, concurrency: int, seconds: float, lead_in_s: float) -> Cell:
+    """Measures a server in closed loop with one photograph."""
     before_s, requests = server.tree.core_s(), [identify(picture.data)]
     load = asyncio.run(
-        closed_loop(server.port, requests, concurrency=concurrency, seconds=seconds, lead_in_s=command.lead_in_s)
+        closed_loop(server.port, requests, concurrency=concurrency, seconds=seconds, lead_in_s=lead_in_s)
     )
     latencies = [outcome.latency_s * 1000 for outcome in load.good]
     p50_ms, p99_ms = percentile(latencies, 50), percentile(latencies, 99)

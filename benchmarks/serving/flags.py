@@ -1,10 +1,12 @@
 """Flags and records that the benchmarks of the service share."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from benchmarks.serving.photographs import PHOTOGRAPHS, Photograph, PhotographName, drawn_photographs, photographs
 from benchmarks.serving.servers import ROOT, Place
@@ -32,6 +34,14 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """A run of seconds with generated pictures, to check that everything works."""
     out: Path | None = None
     """File for the result, JSON."""
+
+    def resolved(self, quick: Mapping[str, Any]) -> Self:
+        """The flags, with these in place of what was given if the run is to be quick."""
+        return replace(self, **quick) if self.quick else self
+
+    def without_paths(self) -> Self:
+        """The flags as a result tells them: paths mean nothing on another machine."""
+        return replace(self, bundle=None, photographs=None, environment=None, out=None)
 
     def place(self) -> Place:
         """The bundle and environment for all servers.

@@ -128,11 +128,11 @@ def measure(command: Memory) -> MemoryResult:
         DataError: Photographs are missing, or the service does not start.
         BundleError: The bundle is missing or damaged.
     """
-    command = msgspec.convert(msgspec.structs.asdict(command) | (_QUICK if command.quick else {}), Memory)
+    command = command.resolved(_QUICK)
     place, picture = command.place(), command.pictures()["12 MP"]
     result = MemoryResult(
         machine=this_machine(),
-        setting=msgspec.structs.replace(command, bundle=None, photographs=None, environment=None, out=None),
+        setting=command.without_paths(),
         network=network_of(place.bundle),
         photograph=picture_file(picture),
         own_versions=own_versions(),

@@ -148,7 +148,7 @@ def measure(command: Overload) -> OverloadResult:
         DataError: Photographs or the rivals' environment are missing, or a server does not start or answer.
         BundleError: The bundle is missing or damaged.
     """
-    command = msgspec.convert(msgspec.structs.asdict(command) | (_QUICK if command.quick else {}), Overload)
+    command = command.resolved(_QUICK)
     place, machine, picture = command.place(), this_machine(), command.pictures()[command.photograph]
     require_environment(place.environment, command.servers)
     network = network_of(place.bundle)
@@ -161,9 +161,7 @@ def measure(command: Overload) -> OverloadResult:
             bursts[contender].append(_burst(command, place, contender, configs[contender], identify(picture.data)))
     result = OverloadResult(
         machine=machine,
-        setting=msgspec.structs.replace(
-            command, bundle=None, photographs=None, environment=None, out=None, compared=None
-        ),
+        setting=msgspec.structs.replace(command.without_paths(), compared=None),
         network=network,
         photograph=picture_file(picture),
         versions=versions(place.environment),

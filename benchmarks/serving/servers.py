@@ -9,10 +9,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import msgspec
+import onnxruntime
 
 from benchmarks.serving.http_client import ConnectionLost, fetch, get, post_picture
 from benchmarks.serving.process_tree import ProcessTree, free_port
@@ -30,7 +32,7 @@ _READY_PATHS: Final[Mapping[ServerName, str]] = {
     "BentoML": "/readyz",
 }
 _PACKAGES: Final = ("fastapi", "starlette", "uvicorn", "litserve", "bentoml", "onnxruntime", "numpy", "pillow")
-_OWN_PACKAGES: Final = ("litestar", "uvicorn", "onnxruntime", "numpy", "pillow")
+_OWN_PACKAGES: Final = ("litestar", "uvicorn", "numpy", "pillow")
 _START_S: Final = 120.0
 _LOG_LINES: Final = 15
 
@@ -116,12 +118,17 @@ def require_environment(environment: Path, servers: Sequence[ServerName]) -> Non
 
 def versions(environment: Path) -> dict[str, str]:
     """Versions of the rivals' packages; empty without their environment."""
-    return _versions(_python(environment), _PACKAGES) if _python(environment).exists() else {}
+    python = _python(environment)
+    if not python.exists():
+        return {}
+    code = "import sys, importlib.metadata as m; print(*(m.version(name) for name in sys.argv[1:]))"
+    printed = subprocess.run([python, "-c", code, *_PACKAGES], check=True, capture_output=True, text=True).stdout
+    return dict(zip(_PACKAGES, printed.split(), strict=True))
 
 
 def own_versions() -> dict[str, str]:
-    """Versions of our service's packages."""
-    return _versions(Path(sys.executable), _OWN_PACKAGES)
+    """Versions of our service's packages; ONNX Runtime says its own, since two packages may install it."""
+    return {name: version(name) for name in _OWN_PACKAGES} | {"onnxruntime": onnxruntime.__version__}
 
 
 @contextmanager
@@ -216,9 +223,3 @@ def _wait_until_ready(tree: ProcessTree, contender: Contender, port: int, log: P
 
 def _python(environment: Path) -> Path:
     return environment.absolute() / "bin" / "python"
-
-
-def _versions(python: Path, names: Sequence[str]) -> dict[str, str]:
-    code = "import sys, importlib.metadata as m; print(*(m.version(name) for name in sys.argv[1:]))"
-    printed = subprocess.run([python, "-c", code, *names], check=True, capture_output=True, text=True).stdout
-    return dict(zip(names, printed.split(), strict=True))

@@ -12,7 +12,7 @@ def test_a_run_on_a_cpu_measures_everything(tmp_path, capsys):
     flags = {"provider": "cpu", "precision": "fp32", "clients": 2, "seconds": 0.3, "lead_in_s": 0.1}
     result = measure(ServiceSpeed(bundle=bundle, out=tmp_path / "service.json", **flags))
     assert [each.batch_size for each in result.alone] == [1]
-    assert [(each.picture, each.clients) for each in result.served] == [
+    assert [(each.photograph, each.concurrency) for each in result.served] == [
         (picture, clients) for picture in ("network size", "1 MP") for clients in (2, 1)
     ]
     assert all(set(each.words) == {"200"} for each in result.served)
