@@ -31,17 +31,19 @@ from models.program import explain_missing_packages, run_program
 explain_missing_packages("make train-env")
 
 import msgspec
+import pyarrow as pa
 import tyro
 
 from models.atomic_file import replaced
 from models.cores import cores
 from models.errors import DataError
 from models.taxonomy import Taxonomy
+from training.dataset.archive import stem
 from training.dataset.audit.examine import examine
 from training.dataset.audit.near_copies import near_copy_groups
 from training.dataset.classes import Classes, build_classes, names_to_look_up
 from training.dataset.collection import READERS, Collection, CutShare, NearCopyBits, read_collection
-from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
+from training.dataset.manifest import MANIFEST_FILE, Manifest, SourceNote, write_manifest
 from training.dataset.name_table import with_names
 from training.dataset.report.findings import Report, build_report
 from training.dataset.report.page import HTML_FILE, advice, report_files
@@ -52,7 +54,17 @@ from training.dataset.sources.record import LabeledPicture, LeftOut, SourceConte
 from training.dataset.splits import draw_splits, name_codes
 from training.dataset.synonyms import read_synonyms
 from training.drawn import Drawn, write_class_folders
-from training.loading.shards import Pack, Verify, pack, verify
+from training.loading.shards import (
+    Pack,
+    PackOptions,
+    Stream,
+    Verify,
+    infos,
+    pack,
+    stream,
+    verify,
+    write_streamed_manifest,
+)
 from training.toml_file import Section, check_section
 
 CACHE_FILE: Final = "audit.sqlite"
@@ -216,15 +228,20 @@ def prepare(command: Folder | Table | Sources) -> Report:
         taxonomy, note = with_names(classes.taxonomy, base / collection.names)
         classes = msgspec.structs.replace(classes, taxonomy=taxonomy)
         notes = [*notes, note]
+    if any(source.archives for source in sources.values()) and command.shards is None:
+        remedy = "name a folder for the packed pictures: --shards DIR"
+        raise DataError("the pictures are in archives, which are packed while they are read", remedy=remedy)
     command.out.mkdir(parents=True, exist_ok=True)
-    pictures, unusable = decode_pictures(
-        sources, classes, cache=command.out / CACHE_FILE, workers=command.workers, min_side_px=collection.min_side_px
-    )
+    streamed = stream_pictures(sources, command)
+    pictures, unusable = decode_pictures(sources, classes, streamed, command, collection.min_side_px)
     left_out = [entry for source in sources.values() for entry in source.left_out]
     spec = DatasetSpec(collection, {name: source.root for name, source in sources.items()}, classes, notes)
     report = write_dataset(spec, pictures, [*left_out, *unusable], command.out)
     _print_report(report, command.out)
-    if command.shards is not None:
+    if streamed and command.shards is not None:
+        write_streamed_manifest(command.shards, Manifest(command.out), streamed)
+        print(f"The pictures are in {command.shards}. Next: python training/train.py RECIPE --data {command.shards}")
+    elif command.shards is not None:
         pack(Pack(data=command.out, out=command.shards, workers=command.workers))
     return report
 
@@ -238,7 +255,7 @@ def _collection_of_one(command: Folder | Table) -> Collection:
         folder = command.table.resolve().parent
         columns = {"path": command.path_column, "scientific_name": command.name_column}
         entry = {"layout": "table", "columns": {ours: theirs for ours, theirs in columns.items() if theirs}}
-    name = command.source or folder.name.replace(":", "-")
+    name = command.source or (stem(folder) or folder.name).replace(":", "-")
     rules = {
         key: str(value.resolve()) if isinstance(value, Path) else value
         for key, value in msgspec.structs.asdict(command).items()
@@ -282,13 +299,38 @@ def name_classes(collection: Collection, base: Path, sources: Mapping[str, Sourc
     return classes
 
 
+def stream_pictures(sources: Mapping[str, SourceContents], command: Preparation) -> dict[str, pa.Table]:
+    """Examines and packs all pictures in one pass, if some are in archives; those in folders are packed with them.
+
+    Returns:
+        What `stream` returns for each source; nothing if there are no archives.
+    """
+    if command.shards is None or not any(source.archives for source in sources.values()):
+        return {}
+    tables = {}
+    for name, source in sources.items():
+        kept = {record.path: record.split not in (None, "train") for record in source.records}
+        pictures = Stream(name, source.root, source.archives, kept)
+        tables[name] = stream(pictures, command.shards, PackOptions(), command.workers)
+    return tables
+
+
 def decode_pictures(
-    sources: Mapping[str, SourceContents], classes: Classes, *, cache: Path, workers: int, min_side_px: int
+    sources: Mapping[str, SourceContents],
+    classes: Classes,
+    streamed: Mapping[str, pa.Table],
+    command: Preparation,
+    min_side_px: int,
 ) -> tuple[list[LabeledPicture], list[LeftOut]]:
-    """Decodes every picture once; returns those that can be used, and the others with the reason."""
+    """Decodes every picture once, if it was not streamed; returns those that can be used, and why not the others."""
     records = [(name, record) for name, source in sources.items() for record in source.records]
-    files = [(f"{name}:{record.path}", sources[name].root / record.path) for name, record in records]
-    found = examine(files, cache=cache, workers=workers, min_side_px=min_side_px)
+    if streamed:
+        paths = {name: [record.path for record in source.records] for name, source in sources.items()}
+        found = [info for name in sources for info in infos(streamed[name], name, paths[name], min_side_px)]
+    else:
+        files = [(f"{name}:{record.path}", sources[name].root / record.path) for name, record in records]
+        cache = command.out / CACHE_FILE
+        found = examine(files, cache=cache, workers=command.workers, min_side_px=min_side_px)
     pictures: list[LabeledPicture] = []
     unusable: list[LeftOut] = []
     for (name, record), info in zip(records, found, strict=True):

@@ -8,16 +8,20 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Final
+from typing import Final, TypeVar
 
 from models.errors import DataError
 
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -60,6 +64,24 @@ def clear_error_if_killed() -> Iterator[None]:
             value=error,
             remedy="if memory ran out, run the same command with fewer --workers",
         ) from error
+
+
+def in_order(
+    pool: Executor, work: Callable[[Task], Iterable[Result]], tasks: Iterable[Task], *, most: int
+) -> Iterator[Result]:
+    """Yields the results of tasks, each of which has several, in the order of the tasks; `most` tasks are in memory.
+
+    Raises:
+        DataError: A process was killed.
+    """
+    waiting: deque[Future[Iterable[Result]]] = deque()
+    with clear_error_if_killed():
+        for task in tasks:
+            waiting.append(pool.submit(work, task))
+            if len(waiting) >= most:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
 
 
 def end_with_parent(_worker: int = 0) -> None:

@@ -51,7 +51,7 @@ class Failure(NamedTuple):
 
 Outcome = ImageInfo | Failure
 """In JSON an object or an array, so that one is told from the other."""
-_OUTCOME: Final = msgspec.json.Decoder[Outcome](Outcome)
+OUTCOME: Final = msgspec.json.Decoder[Outcome](Outcome)
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def examine(
     with _results_cache(cache) as database:
         for path, num_bytes, mtime_ns, outcome in database.execute("SELECT * FROM pictures"):
             if stamps.get(path) == (num_bytes, mtime_ns):
-                outcomes[path] = _OUTCOME.decode(outcome)
+                outcomes[path] = OUTCOME.decode(outcome)
         tasks = [(path, stamp) for path, stamp in stamps.items() if path not in outcomes]
         committed_at = time.monotonic()
         with closing(_decode_all(tasks, workers, cache)) as chunks:
@@ -135,12 +135,12 @@ def examine(
                     database.commit()
                     committed_at = time.monotonic()
     return [
-        _check_size(picture_id, outcomes[file], min_side_px)
-        for (picture_id, _), file in zip(pictures, files, strict=True)
+        usable(picture_id, outcomes[file], min_side_px) for (picture_id, _), file in zip(pictures, files, strict=True)
     ]
 
 
-def _check_size(picture_id: str, outcome: Outcome, min_side_px: int) -> ImageInfo | LeftOut:
+def usable(picture_id: str, outcome: Outcome, min_side_px: int) -> ImageInfo | LeftOut:
+    """Returns what was found in a picture, or why it cannot be used: it failed, or is too small."""
     if isinstance(outcome, Failure):
         return LeftOut(picture=picture_id, code=outcome.code, reason=outcome.reason)
     side_px = min(outcome.width, outcome.height)
@@ -227,12 +227,22 @@ def _decode_chunk(chunk: Sequence[_Task]) -> list[_Result]:
 def _decode(path: str) -> Outcome:
     try:
         data = Path(path).read_bytes()
+    except OSError as error:
+        return _disk_failure(error)
+    return examine_bytes(path, data)
+
+
+def examine_bytes(path: str, data: bytes) -> Outcome:
+    """Decodes one picture.
+
+    Raises:
+        DataError: Memory ran out; the error names `path`.
+    """
+    try:
         picture = read_picture(data, min_side_px=_HASHED_SIDE_PX)
         _require_whole(data)
     except PictureError as error:
         return Failure(error.code, error.problem if error.value is None else f"{error.problem} ({error.value})")
-    except OSError as error:
-        return _disk_failure(error)
     except MemoryError as error:
         remedy = "run again with fewer --workers"
         raise DataError("memory ran out while decoding a picture", value=path, remedy=remedy) from error

@@ -4,6 +4,7 @@ The class folders may stand in folders for the splits: `train`, `val` (or `valid
 """
 
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 
 from models.errors import DataError
 from models.taxonomy import split_brackets, without_number
+from training.dataset.archive import members, stem
 from training.dataset.names import may_be_latin
 from training.dataset.sources.record import SPLIT_NAMES, LeftOut, PictureRecord, SourceClass, SourceContents, Split
 
@@ -21,7 +23,7 @@ _NO_PICTURES: Final = frozenset({".txt", ".csv", ".json", ".md", ".toml", ".parq
 
 
 def read_image_folder(name: str, root: Path, default_license: str = "") -> SourceContents:
-    """Reads a folder, sorted by path.
+    """Reads a folder, or an archive of one, sorted by path.
 
     The folders of an archive that hold nothing but the next one are walked through. If all folders are then named as
     splits, the class folders are those inside, and the splits stay; without `test`, the pictures of `train` have no
@@ -32,6 +34,8 @@ def read_image_folder(name: str, root: Path, default_license: str = "") -> Sourc
         DataError: The folder is missing, has no class folder with a picture, a class folder holds pictures only in
             further folders, or a name in it is not UTF-8.
     """
+    if root.is_file() and stem(root):
+        return _of_archive(name, root, default_license)
     if not root.is_dir():
         raise DataError("no such folder of pictures", value=root, remedy="give a folder with one folder for each class")
     above = root
@@ -55,6 +59,18 @@ def read_image_folder(name: str, root: Path, default_license: str = "") -> Sourc
             else "point to the folder above the class folders",
         )
     return contents
+
+
+def _of_archive(name: str, archive: Path, default_license: str) -> SourceContents:
+    """Reads the names of an archive; a folder of empty files stands for it, so that there are no other rules."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, stem(archive))
+        for member in members(archive):
+            path = root / member.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        contents = read_image_folder(name, root, default_license)
+    return msgspec.structs.replace(contents, root=archive, archives=(archive,))
 
 
 def split_class_name(name: str) -> tuple[str, str]:

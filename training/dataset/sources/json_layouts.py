@@ -10,7 +10,7 @@ so that the pictures of one can be used with the lists of the other.
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from models.errors import DataError
+from training.dataset.archive import archives_of, has_list, read_list
 from training.dataset.sources.record import (
     SPLIT_NAMES,
     LeftOut,
@@ -121,7 +122,7 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
             )
     records = list(train.records("train", default_license))
     parts = [train]
-    if (root / _TEST_FILE).is_file():
+    if has_list(root / _TEST_FILE):
         parts.append(_Part(root / _TEST_FILE))
         parts[1].agree_with(train)
         records += parts[1].records("test", default_license)
@@ -137,7 +138,7 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
         )
         for number, category in others.items()
     ]
-    return SourceContents(root, records, left_out)
+    return SourceContents(root, records, left_out, archives=_archives(root, records))
 
 
 def read_negatives(root: Path) -> dict[str, list[Negative]]:
@@ -152,7 +153,7 @@ def read_negatives(root: Path) -> dict[str, list[Negative]]:
     files = {"fit": _train_file(root), "test": root / _TEST_FILE}
     found: dict[str, list[Negative]] = {}
     for split, file in files.items():
-        if file.is_file():
+        if has_list(file):
             part = _Part(file)
             found[split] = [
                 Negative(_path_below(file, image), sys.intern(category.kingdom), category.name)
@@ -183,7 +184,7 @@ def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceCon
     Raises:
         DataError: A file is missing or damaged, an id is not a number, a species has no name, or there are no pictures.
     """
-    is_1_0 = (root / NAMES_FILE_1_0).is_file() and not (root / NAMES_FILE).is_file()
+    is_1_0 = has_list(root / NAMES_FILE_1_0) and not has_list(root / NAMES_FILE)
     plants = _plantnet_plants(root / (NAMES_FILE_1_0 if is_1_0 else NAMES_FILE))
     file = root / METADATA_FILE
     entries = read_json(file, dict[str, msgspec.Raw])
@@ -221,7 +222,7 @@ def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceCon
         for plant in plants.values()
         if plant.class_id not in pictured
     ]
-    return SourceContents(root, records, missing)
+    return SourceContents(root, records, missing, archives=_archives(root, records))
 
 
 def _plantnet_plants(file: Path) -> dict[str, SourceClass]:
@@ -235,9 +236,15 @@ def _plantnet_plants(file: Path) -> dict[str, SourceClass]:
     return plants
 
 
+def _archives(root: Path, records: Sequence[PictureRecord]) -> tuple[Path, ...]:
+    """Returns the archives that must be read, since pictures are not unpacked; train and test stand apart."""
+    unpacked = all((root / record.path).is_file() for record in (records[0], records[-1]))
+    return () if unpacked else tuple(archives_of(root))
+
+
 def _train_file(root: Path) -> Path:
     for file in _TRAIN_FILES:
-        if (root / file).is_file():
+        if has_list(root / file):
             return root / file
     limit = f"a folder with {' or '.join(_TRAIN_FILES)}"
     raise DataError("no iNaturalist data set in this folder", value=root, limit=limit, remedy="give another folder")
@@ -342,7 +349,7 @@ def _day(text: str) -> date | None:
 
 
 def read_json(path: Path, kind: type[Kind]) -> Kind:
-    """Reads a JSON file; unknown fields are ignored.
+    """Reads a JSON file, which may still be in its archive; unknown fields are ignored.
 
     Long lists are kept as undecoded entries (`msgspec.Raw`, views into the file's bytes) and decoded one at a time, so
     that a million decoded entries are never in memory at once.
@@ -350,10 +357,9 @@ def read_json(path: Path, kind: type[Kind]) -> Kind:
     Raises:
         DataError: The file is missing, truncated or not JSON, or lacks a field.
     """
-    if not path.is_file():
-        raise DataError("a file of the data set is missing", value=path, remedy="download it, or correct the folder")
+    content = read_list(path)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
         raise _unfit(f"{path}", error) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

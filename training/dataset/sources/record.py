@@ -94,6 +94,8 @@ class SourceContents(msgspec.Struct, frozen=True):
     left_out: list[LeftOut]
     notes: tuple[str, ...] = ()
     """What a user must know about how it was read."""
+    archives: tuple[Path, ...] = ()
+    """Where the pictures are that do not lie below `root`."""
 
 
 class ImageInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -9,9 +9,9 @@ pictures are reduced once, instead of in every epoch; a small one is copied, nev
 
 import hashlib
 import io
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final
@@ -43,7 +43,7 @@ from training.loading.shards.shard_files import (
     read_index,
     write_shard,
 )
-from training.processes import clean_context, clear_error_if_killed, end_with_parent
+from training.processes import clean_context, end_with_parent, in_order
 
 # A JPEG is decoded at 1/2, 1/4 or 1/8 if its side then is still this many times the wanted one. The mean error against
 # a full decode is 0.4 of 255, while quality 90 alone costs 2 to 3, and camera files are packed 2 to 3 times as fast.
@@ -75,16 +75,24 @@ def encode_picture(source: SourcePicture, short_side_px: int, quality: int) -> S
         raise _unusable(source, "cannot be read", error) from error
     if hashlib.sha256(data).hexdigest() != source.sha256:
         raise _unusable(source, "changed since it was prepared", "its hash differs")
+    found = StoredPicture(data, source.sha256, source.width, source.height)
     try:
-        copied = source.keep_bytes
-        if not copied and min(source.width, source.height) <= short_side_px and sniff_format(data) == "JPEG":
-            with open_picture(data) as (_, opened):
-                copied = exif_orientation(opened) == 1
-        if copied:
-            return StoredPicture(data, source.sha256, source.width, source.height)
-        image = reduce(data, short_side_px)
+        return found if source.keep_bytes else reduced(found, short_side_px, quality)
     except PictureError as error:
         raise _unusable(source, "does not decode", error) from error
+
+
+def reduced(picture: StoredPicture, short_side_px: int, quality: int) -> StoredPicture:
+    """Returns a JPEG of at most that short side: the same bytes if they are one that stands upright without its EXIF.
+
+    Raises:
+        PictureError: The bytes do not decode.
+    """
+    if min(picture.width, picture.height) <= short_side_px and sniff_format(picture.data) == "JPEG":
+        with open_picture(picture.data) as (_, opened):
+            if exif_orientation(opened) == 1:
+                return picture
+    image = reduce(picture.data, short_side_px)
     stream = io.BytesIO()
     # EXIF is dropped, since it would turn the upright picture again; so is the comment, which Pillow would keep.
     image.save(stream, "JPEG", quality=quality, comment="")
@@ -187,26 +195,15 @@ def _write_shards(command: Pack, pending: Sequence[Shard], manifest: Manifest, p
     sources = (_source(manifest, row, shard) for shard in pending for row in shard.rows.tolist())
     context = clean_context("training.loading.shards.packing")
     with ProcessPoolExecutor(command.workers, mp_context=context, initializer=end_with_parent) as pool:
-        encoded = _in_order(pool, sources, command)
+        encode = partial(_encode_all, short_side_px=command.short_side_px, quality=command.quality)
+        encoded = in_order(pool, encode, _tasks(sources), most=_AHEAD * command.workers)
         pictures = iter(track(encoded, "Packing", sum(len(shard.rows) for shard in pending)))
         for shard in pending:
             write_shard(command.out, shard, islice(pictures, len(shard.rows)), manifest, plan)
         next(pictures, None)  # lets the progress bar end
 
 
-def _in_order(pool: ProcessPoolExecutor, sources: Iterable[SourcePicture], command: Pack) -> Iterator[StoredPicture]:
-    """Yields encoded pictures in the order of their sources, with at most `_AHEAD` tasks per process in memory."""
-    waiting: deque[Future[list[StoredPicture]]] = deque()
-    with clear_error_if_killed():
-        for task in _tasks(sources):
-            waiting.append(pool.submit(_encode_all, task, command.short_side_px, command.quality))
-            if len(waiting) >= _AHEAD * command.workers:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-
-
-def _encode_all(sources: Sequence[SourcePicture], short_side_px: int, quality: int) -> list[StoredPicture]:
+def _encode_all(sources: Sequence[SourcePicture], *, short_side_px: int, quality: int) -> list[StoredPicture]:
     return [encode_picture(source, short_side_px, quality) for source in sources]
 
 

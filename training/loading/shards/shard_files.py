@@ -12,7 +12,7 @@ import io
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 import numpy as np
@@ -152,23 +152,21 @@ def write_shard(
     rows = []
     with replaced(tar) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as writer:
         for position, (row, picture) in enumerate(zip(shard.rows.tolist(), pictures, strict=True)):
-            info = tarfile.TarInfo(_member_name(position, row, shard, manifest))
-            info.size = len(picture.data)
-            rows.append(
-                {
-                    "row": row,
-                    "name": info.name,
-                    "offset": writer.offset + tarfile.BLOCKSIZE,  # the header of a short name is one block
-                    "length": info.size,
-                    "sha256": picture.sha256,
-                    "width": picture.width,
-                    "height": picture.height,
-                }
-            )
-            writer.addfile(info, io.BytesIO(picture.data))
+            name = _member_name(position, row, shard, manifest)
+            rows.append({"row": row, "name": name} | add_picture(writer, name, picture))
     table = pa.Table.from_pylist(rows, _SCHEMA.with_metadata(_facts(folder, shard, plan)))
     with replaced(index) as stream:
         pq.write_table(table, stream)
+
+
+def add_picture(writer: tarfile.TarFile, name: str, picture: StoredPicture) -> dict[str, Any]:
+    """Adds a picture to a tar, and returns its `STORED_COLUMNS`; the header of a short name is one block."""
+    info = tarfile.TarInfo(name)
+    info.size = len(picture.data)
+    offset = writer.offset + tarfile.BLOCKSIZE
+    writer.addfile(info, io.BytesIO(picture.data))
+    stored = (offset, info.size, picture.sha256, picture.width, picture.height)
+    return dict(zip(STORED_COLUMNS, stored, strict=True))
 
 
 def is_complete(folder: Path, shard: Shard, plan: ShardPlan) -> bool:

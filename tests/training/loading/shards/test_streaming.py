@@ -1,0 +1,209 @@
+"""Archives are read where they lie: the same data as from their unpacked folders, and no archive is trusted."""
+
+import io
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from models.errors import DataError
+from tests.training.published_layouts import write_published_layouts
+from tests.training.small import ROOT
+from training.dataset.archive import members
+from training.dataset.manifest import Manifest
+from training.loading.shards import PackOptions, Stream, Verify, stream, verify
+from training.loading.storage import PictureStore
+from training.prepare import Sources, prepare
+
+PLACES = ("sha256", "shard", "offset", "length", "width", "height")
+
+
+def archive(folder, kind, *, above=""):
+    """Replaces a folder, or a file, by an archive of it."""
+    if kind == "zip":
+        with zipfile.ZipFile(f"{folder}.zip", "w") as packed:
+            for path in sorted(folder.rglob("*")):
+                packed.write(path, f"{above}{path.relative_to(folder.parent)}")
+    else:
+        with tarfile.open(f"{folder}.{kind}", f"w:{kind.partition('.')[2]}") as packed:
+            packed.add(folder, f"{above}{folder.name}")
+    shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    root = tmp_path_factory.mktemp("unpacked")
+    written = write_published_layouts(root)
+    prepare(Sources(collection=written.collection, root=root, out=root / "data", workers=1))
+    return root
+
+
+@pytest.fixture(scope="module")
+def archived(unpacked, tmp_path_factory):
+    """As the publishers pack them: iNaturalist by split, each list apart; Pl@ntNet and the house plants as one file."""
+    root = tmp_path_factory.mktemp("archived")
+    for name in ("inat2021", "plantnet300k", "house_plants"):
+        shutil.copytree(unpacked / name, root / name)
+    for name in ("train", "val", "train.json", "val.json"):
+        archive(root / "inat2021" / name, "tar.gz")
+    (root / "plantnet300k").rename(root / "plantnet_300K")
+    (root / "plantnet300k").mkdir()
+    archive(root / "plantnet_300K", "zip")
+    (root / "plantnet_300K.zip").rename(root / "plantnet300k" / "plantnet_300K.zip")
+    archive(root / "house_plants", "tar", above="archive/")
+    shutil.copy(unpacked / "taxon.tsv", root)
+    text = (unpacked / "collection.toml").read_text().replace('root = "house_plants"', 'root = "house_plants.tar"')
+    (root / "collection.toml").write_text(text)
+    return root
+
+
+@pytest.fixture(scope="module")
+def streamed(archived):
+    prepare(command(archived, archived / "data"))
+    return archived
+
+
+def command(root, out):
+    return Sources(
+        collection=root / "collection.toml", root=root, out=out, shards=out.with_name(f"{out.name}-packed"), workers=1
+    )
+
+
+def rows(folder, leave_out=()):
+    table = Manifest(folder).table
+    return sorted(table.drop(list(leave_out)).to_pylist(), key=lambda row: row["picture_id"])
+
+
+def test_an_archive_gives_the_manifest_of_its_unpacked_folder(unpacked, streamed):
+    assert rows(streamed / "data") == rows(unpacked / "data")
+    assert (streamed / "data" / "taxa.json").read_bytes() == (unpacked / "data" / "taxa.json").read_bytes()
+
+
+def test_the_pictures_are_in_the_shards(unpacked, streamed):
+    folder = streamed / "data-packed"
+    assert rows(folder, PLACES) == rows(unpacked / "data", PLACES)
+    assert verify(Verify(data=folder, workers=1)) == len(rows(folder))
+    packed = Manifest(folder)
+    originals = {row["picture_id"]: row["sha256"] for row in rows(unpacked / "data")}
+    for row in packed.rows_of("test").tolist():  # as the service would get them
+        assert packed.table["sha256"][row].as_py() == originals[packed.table["picture_id"][row].as_py()]
+    assert PictureStore(packed).read(0)
+
+
+def test_a_folder_for_the_shards_is_needed(archived, tmp_path):
+    missing = Sources(collection=archived / "collection.toml", root=archived, out=tmp_path, workers=1)
+    with pytest.raises(DataError, match="--shards"):
+        prepare(missing)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from training.loading.shards import PackOptions, Stream, stream, streaming
+write = streaming._write_shard
+num_left = int(sys.argv[3])
+
+def written(*arguments):
+    global num_left
+    if num_left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    num_left -= 1
+    return write(*arguments)
+
+streaming._write_shard = written
+kept = dict.fromkeys(Path(sys.argv[1]).with_suffix(".txt").read_text().split("\\n"), False)
+pass_ = Stream("s", Path(), [Path(sys.argv[1])], kept)
+if __name__ == "__main__":
+    stream(pass_, Path(sys.argv[2]), PackOptions(shard_mb=0.01), 1)
+"""
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "zip"])
+def test_a_killed_pass_continues_after_its_last_shard(unpacked, tmp_path, kind):
+    shutil.copytree(unpacked / "inat2021" / "train", tmp_path / "train")
+    paths = [path.relative_to(tmp_path).as_posix() for path in sorted((tmp_path / "train").rglob("*.jpg"))]
+    archive(tmp_path / "train", kind)
+    packed = tmp_path / f"train.{kind}"
+    (packed.with_suffix(".txt")).write_text("\n".join(paths))
+    program = [sys.executable, "-c", KILLED, str(packed), str(tmp_path / "killed"), "2"]
+    assert subprocess.run(program, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    pass_ = Stream("s", Path(), [packed], dict.fromkeys(paths, False))
+    options = PackOptions(shard_mb=0.01)
+    whole, continued = (stream(pass_, tmp_path / name, options, 1) for name in ("whole", "killed"))
+    assert len(set(whole["shard"].to_pylist())) > 3
+    assert continued == whole
+    for tar in (tmp_path / "whole").glob("*.tar"):
+        assert (tmp_path / "killed" / tar.name).read_bytes() == tar.read_bytes()
+
+
+def tar_of(path, *infos):
+    with tarfile.open(path, "w") as packed:
+        for info, content in infos:
+            info.size = len(content)
+            packed.addfile(info, io.BytesIO(content))
+
+
+def info(name, **values):
+    made = tarfile.TarInfo(name)
+    for key, value in values.items():
+        setattr(made, key, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("member", "why"),
+    [
+        (info("../a.jpg"), "outside"),
+        (info("/etc/a.jpg"), "outside"),
+        (info("a.jpg", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "link"),
+        (info("a.jpg", type=tarfile.LNKTYPE, linkname="b.jpg"), "link"),
+        (info("a.jpg", type=tarfile.CHRTYPE), "device"),
+    ],
+)
+def test_a_member_that_cannot_be_trusted_is_refused_by_name(tmp_path, member, why):
+    tar_of(tmp_path / "a.tar", (member, b""))
+    with pytest.raises(DataError, match=f"{member.name}.*{why}"):
+        list(members(tmp_path / "a.tar"))
+
+
+def test_a_bomb_is_refused_before_it_is_read(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("a.jpg", bytes(101_000_000))
+    with pytest.raises(DataError, match=r"a\.jpg: 101 MB"):
+        list(members(tmp_path / "a.zip"))
+
+
+def test_a_link_in_a_zip_is_refused(tmp_path):
+    link = zipfile.ZipInfo("a.jpg")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
+        packed.writestr(link, "/etc/passwd")
+    with pytest.raises(DataError, match="a link"):
+        list(members(tmp_path / "a.zip"))
+
+
+def test_two_members_of_one_name_are_refused(tmp_path):
+    tar_of(tmp_path / "a.tar", (info("x/a.jpg"), b"1"), (info("a.jpg"), b"2"))
+    with pytest.raises(DataError, match="one name"):
+        stream(Stream("s", tmp_path, [tmp_path / "a.tar"], {"a.jpg": True}), tmp_path / "out", PackOptions(), 1)
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "zip"])
+def test_a_damaged_archive_is_one_clear_error(tmp_path, kind):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "a.bin").write_bytes(bytes(range(256)) * 4000)
+    archive(tmp_path / "a", kind)
+    whole = Path(f"{tmp_path}/a.{kind}")
+    content = whole.read_bytes()
+    damaged = [content[: len(content) // 2], b"<html>"]
+    if kind == "tar.gz":
+        damaged.append(content[:-6] + bytes(6))  # gzip's sum, which tarfile alone does not check
+    for each in damaged:
+        whole.write_bytes(each)
+        with pytest.raises(DataError, match="damaged"):
+            [member.read() for member in members(whole)]
