@@ -66,6 +66,8 @@ class Collection(Section, frozen=True, kw_only=True):
     """Darwin Core Taxon file (GBIF backbone, WCVP; tab-separated) that maps synonyms to accepted names."""
     names: Path | None = None
     """CSV table of common names in several languages and of identifiers (docs/data_sets.md)."""
+    leave_out: dict[str, str] = field(default_factory=dict)
+    """Pictures with a wrong label, as source, colon, path -> what is wrong; `evaluate.py --suspects` finds some."""
     validation_share: CutShare = 0.1
     """Share of each class's training pictures that becomes validation, in sources that publish no such split."""
     calibration_share: CutShare = 0.0

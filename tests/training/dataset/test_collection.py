@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import RecipeError
+from models.errors import DataError, RecipeError
+from tests.training.small import write_pictures
 from training.dataset.collection import collection_files, read_collection
+from training.prepare import Sources, prepare
 
 HOUSE = """
 [sources.house]
@@ -59,3 +61,16 @@ def test_an_unknown_name_lists_the_collections_and_no_recipe(tmp_path):
     with pytest.raises(RecipeError, match="data_5337") as raised:
         read_collection(Path("data_5336"))
     assert "b4_5337" not in str(raised.value)
+
+
+def test_pictures_are_left_out_by_name(tmp_path):
+    raw = write_pictures(tmp_path / "raw", 5)
+    wrong = min(path.relative_to(raw).as_posix() for path in raw.glob("*/*"))
+    text = (
+        f'name = "own"\n[sources.raw]\nlayout = "image_folder"\nroot = "raw"\n[leave_out]\n"raw:{wrong}" = "a rose"\n'
+    )
+    command = Sources(collection=write(tmp_path, text), root=tmp_path, out=tmp_path / "data", workers=1)
+    assert [(entry.picture, entry.reason) for entry in prepare(command).left_out] == [(f"raw:{wrong}", "a rose")]
+    write(tmp_path, text.replace(wrong, "x/no.jpg"))
+    with pytest.raises(DataError, match="no data set has"):
+        prepare(command)

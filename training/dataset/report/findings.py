@@ -41,6 +41,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "unreadable_image": Meaning("Truncated or damaged picture", "Download the file again, or delete it."),
     "too_many_pixels": Meaning("More pixels than its format may have", "Replace it with a smaller version."),
     "too_small": Meaning("Too small", "Find a larger original, or lower min_side_px in the collection."),
+    "wrong_label": Meaning("Wrong label, says the collection", "Nothing, or correct the label in the data set."),
     "copy": Meaning("Exact copy", "Nothing. If the two have different names, find out which one is right."),
     "near_copy": Meaning(
         "Near copy across splits",
