@@ -5,21 +5,18 @@ they are in a folder already. The list is in the same folder, so that a second r
 """
 
 import csv
-import http.client
 import io
 import re
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from models.atomic_file import replaced
 from models.errors import DataError
+from training.dataset.transfer import Fetcher, RemoteFile
 
 TABLE_FILE: Final = "observations.csv"
 _PICTURES: Final = "photographs"
@@ -40,12 +37,9 @@ _IF_EMPTY: Final = {"license": "all rights reserved"}  # what iNaturalist means 
 _SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".heic")
 _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 1.0
-_TIMEOUT_S: Final = 60.0
 _MAX_BYTES: Final = 50_000_000
-_AGENT: Final = "botanify/0.2 (training data from an export of observations)"
 # Names of families, orders, classes and phyla (ICN, articles 16 to 18), and of groups above them.
 _ABOVE_GENUS: Final = re.compile(r"\w+(?:aceae|oideae|inae|ales|opsida|phyta|phytina)|Plantae|Angiospermae|Life")
-_GONE: Final = frozenset({401, 403, 404, 410})
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -139,7 +133,7 @@ class _Downloader:
     def __init__(self, out: Path, tell: Callable[[str], None]) -> None:
         self._out = out
         self._tell = tell
-        self._next_at = 0.0
+        self._fetcher = Fetcher(attempts=_ATTEMPTS, pause_s=_PAUSE_S, tell=tell)
         self._number = 0
 
     def __call__(self, row: Mapping[str, str]) -> tuple[str | None, str]:
@@ -154,43 +148,11 @@ class _Downloader:
         name = f"{_PICTURES}/{row['id']}{suffix if suffix in _SUFFIXES else '.jpg'}"
         if (self._out / name).exists():
             return name, ""
-        content, reason = self._content(row["image_url"])
-        if content is None:
-            return None, reason
-        with replaced(self._out / name) as stream:
-            stream.write(content)
+        try:
+            self._fetcher.fetch(RemoteFile(row["image_url"], self._out / name), max_bytes=_MAX_BYTES)
+        except DataError as error:
+            return None, str(error)
         self._number += 1
         if self._number % 100 == 0:
             self._tell(f"{self._number:,} photographs downloaded")
         return name, ""
-
-    def _content(self, url: str) -> tuple[bytes | None, str]:
-        reason = ""
-        for attempt in range(_ATTEMPTS):
-            time.sleep(max(0.0, self._next_at - time.monotonic()))
-            wait_s = _PAUSE_S
-            try:
-                request = urllib.request.Request(url, headers={"User-Agent": _AGENT})  # http(s) alone
-                with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-                    content: bytes = response.read(_MAX_BYTES + 1)
-                    whole = int(response.headers.get("Content-Length") or len(content))
-                if len(content) > _MAX_BYTES:
-                    return None, f"it has more than {_MAX_BYTES / 1e6:g} MB"
-                if len(content) == whole:
-                    return content, ""
-                reason = "the connection ended early"
-            except urllib.error.HTTPError as error:
-                reason = f"status {error.code}"
-                if error.code in _GONE:
-                    return None, reason
-                wait_s = _retry_after_s(error.headers)
-            except (OSError, ValueError, http.client.HTTPException) as error:
-                reason = str(error)
-            finally:
-                self._next_at = time.monotonic() + max(wait_s, _PAUSE_S * 2**attempt if reason else _PAUSE_S)
-        return None, f"{reason}, after {_ATTEMPTS} attempts; the same command tries again"
-
-
-def _retry_after_s(headers: Any) -> float:
-    text = headers.get("Retry-After", "") if headers else ""
-    return min(float(text), 600.0) if text.isdecimal() else _PAUSE_S

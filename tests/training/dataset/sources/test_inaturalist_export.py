@@ -1,18 +1,16 @@
 """Observations that iNaturalist exported: photographs are downloaded with care, and become training data."""
 
 import csv
-import threading
-from collections import Counter
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow.parquet as pq
 import pytest
 
 from models.errors import DataError
 from tests.serving.tiny import BLUE, GREEN, RED, draw, jpeg
+from tests.training.dataset.file_server import FileServer
 from training.dataset.sources import inaturalist_export
 from training.dataset.sources.inaturalist_export import import_observations
+from training.dataset.transfer import Fetcher
 from training.prepare import InaturalistExport, run
 
 
@@ -28,48 +26,11 @@ HEADER = [*observation(0)]
 PICTURES = {"/1/medium.jpg": jpeg(RED), "/2/medium.jpg": jpeg(GREEN), "/3/medium.jpg": jpeg(BLUE)}
 
 
-class Server:
-    """Gives pictures; what it does first at a path can be chosen."""
-
-    def __init__(self):
-        self.asked, self.first = Counter(), {}
-
-    @contextmanager
-    def running(self):
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                outer.asked[self.path] += 1
-                content = PICTURES.get(self.path)
-                what = outer.first.get(self.path) if outer.asked[self.path] == 1 else None
-                if what == "cut":
-                    self.send_response(200)
-                    self.send_header("Content-Length", str(len(content)))
-                    self.end_headers()
-                    self.wfile.write(content[:50])
-                    return
-                self.send_response(what or (404 if content is None else 200))
-                self.end_headers()
-                self.wfile.write(b"" if what else content or b"")
-
-            def log_message(self, *_):
-                pass
-
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            yield f"http://127.0.0.1:{server.server_port}"
-            server.shutdown()
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
-    monkeypatch.setattr(inaturalist_export, "_PAUSE_S", 0.001)
-
-
 @pytest.fixture
-def server():
-    return Server()
+def server(monkeypatch):
+    monkeypatch.setattr(inaturalist_export, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(Fetcher, "_wait", lambda self, seconds: None)
+    return FileServer(PICTURES)
 
 
 def write(path, rows, header=HEADER):
@@ -101,7 +62,7 @@ def test_observations_become_training_data_with_author_license_date_and_place(se
     rose, daisy = sorted(rows, key=lambda row: row["path"])
     assert (rose["author"], rose["licence"], str(rose["taken_on"])) == ("ann", "CC-BY-NC", "2024-05-31")
     assert (rose["latitude"], daisy["latitude"]) == (51.5, None)  # the place of a planted one says nothing
-    assert "/3/medium.jpg" not in server.asked
+    assert "/3/medium.jpg" not in str(server.asked)
 
 
 @pytest.mark.parametrize(("has_column", "expected"), [(True, "all-rights-reserved"), (False, "CC0-1.0")])
@@ -118,26 +79,23 @@ def test_an_empty_license_reserves_all_rights_whatever_the_command_says_of_other
     assert [row["licence"] for row in kept if row["path"].endswith("2.png")] == [expected]
 
 
-@pytest.mark.parametrize("first", [500, 429, "cut"])
-def test_a_failed_download_is_tried_again_and_a_second_run_asks_for_nothing(server, tmp_path, first):
-    server.first["/1/medium.jpg"] = first
+def test_a_failed_download_is_tried_again_and_a_second_run_asks_for_nothing(server, tmp_path):
+    server.faults = ["cut", (503, "1")]
     with server.running() as url:
         export = write(tmp_path / "observations.csv", [observation(1, url=f"{url}/1/medium.jpg")])
         for _ in range(2):
             imported = import_observations(export, tmp_path / "data")
             assert (imported.num_pictures, imported.left_out) == (1, ())
-    assert server.asked["/1/medium.jpg"] == 2
+    assert len(server.asked) == 3
     assert [path.read_bytes() for path in tmp_path.glob("data/photographs/*")] == [PICTURES["/1/medium.jpg"]]
 
 
-def test_requests_keep_their_distance(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(inaturalist_export, "_PAUSE_S", 0.2)
-    slept = []
-    monkeypatch.setattr(inaturalist_export.time, "sleep", slept.append)
-    with server.running() as url:
-        rows = [observation(number, url=f"{url}/{number}/medium.jpg") for number in (1, 2, 3)]
-        import_observations(write(tmp_path / "observations.csv", rows), tmp_path / "data")
-    assert [seconds > 0.1 for seconds in slept] == [False, True, True]
+def test_one_photograph_a_second_is_asked_for(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(inaturalist_export, "Fetcher", lambda **options: asked.append(options["pause_s"]))
+    with pytest.raises(DataError):
+        import_observations(write(tmp_path / "observations.csv", []), tmp_path / "data")
+    assert asked == [1.0]
 
 
 def test_photographs_of_a_folder_are_found_by_their_observation(tmp_path):

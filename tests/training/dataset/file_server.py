@@ -1,0 +1,68 @@
+"""A server of files that has faults."""
+
+import os
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest.mock import patch
+
+
+class FileServer:
+    """Gives files with ETag and Range; `faults` are what it does first, one of them a request."""
+
+    def __init__(self, files):
+        self.files = files
+        self.tag = '"one"'
+        self.faults = []
+        self.asked = []
+        self.hold = threading.Event()
+
+    @contextmanager
+    def running(self):
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                outer.answer(self)
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_):
+                pass
+
+        here = patch.dict(os.environ, NO_PROXY="127.0.0.1")
+        with here, ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            yield f"http://127.0.0.1:{server.server_port}"
+            self.hold.set()
+            server.shutdown()
+
+    def answer(self, request):
+        span = request.headers.get("Range", "")
+        self.asked.append((request.command, request.path, span))
+        fault = self.faults.pop(0) if self.faults and request.command == "GET" else ""
+        content = self.files.get(request.path)
+        status = 200 if content is not None else 404
+        headers = {"ETag": self.tag} if self.tag else {}
+        start = 0
+        same = request.headers.get("If-Range") in {None, self.tag} or fault == "no If-Range"
+        if span and same and content and fault != "no Range":
+            start = int(span.removeprefix("bytes=").removesuffix("-"))
+            status = 206 if start < len(content) else 416
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        if status == 416:
+            headers["Content-Range"] = f"bytes */{len(content)}"
+        if isinstance(fault, tuple):
+            status, headers["Retry-After"] = fault
+        request.send_response(status)
+        body = content[start:] if status in {200, 206} else b""
+        headers["Content-Length"] = str(len(body) + (fault == "promises more"))
+        for name, value in headers.items():
+            request.send_header(name, value)
+        request.end_headers()
+        if request.command == "GET":
+            request.wfile.write(body[: 2 * len(body) // 3] if fault in {"cut", "hold"} else body)
+        if fault == "hold":
+            request.wfile.flush()
+            self.hold.wait(60)
