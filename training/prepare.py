@@ -45,6 +45,7 @@ from training.dataset.classes import Classes, build_classes, names_to_look_up
 from training.dataset.collection import READERS, Collection, CutShare, NearCopyBits, read_collection
 from training.dataset.manifest import MANIFEST_FILE, Manifest, SourceNote, write_manifest
 from training.dataset.name_table import with_names
+from training.dataset.others import NEGATIVES_LIST, Lists, keep_out, without_a_plant, write_lists
 from training.dataset.report.findings import Report, build_report
 from training.dataset.report.page import HTML_FILE, advice, report_files
 from training.dataset.selection import manifest_columns, select_pictures
@@ -223,6 +224,15 @@ def prepare(command: Folder | Table | Sources) -> Report:
         base = Path()
     sources = read_sources(collection, base)
     classes = name_classes(collection, base, sources)
+    sources, classes, lists = keep_out(sources, classes, collection.unknown_genera, collection.seed)
+    _require_num_outputs(classes.taxonomy, collection)
+    if collection.negatives:
+        lists[NEGATIVES_LIST] = [
+            other
+            for name, entry in collection.sources.items()
+            if entry.layout == "inaturalist"
+            for other in without_a_plant(name, sources[name].root, collection.negatives, collection.seed)
+        ]
     notes = [note for each in sources.values() for note in each.notes]
     if collection.names is not None:
         taxonomy, note = with_names(classes.taxonomy, base / collection.names)
@@ -232,11 +242,16 @@ def prepare(command: Folder | Table | Sources) -> Report:
         remedy = "name a folder for the packed pictures: --shards DIR"
         raise DataError("the pictures are in archives, which are packed while they are read", remedy=remedy)
     command.out.mkdir(parents=True, exist_ok=True)
-    streamed = stream_pictures(sources, command)
+    roots = {
+        name: (command.shards or Path()) / "others" / name if source.archives else source.root
+        for name, source in sources.items()
+    }
+    streamed = stream_pictures(sources, lists, roots, command)
     pictures, unusable = decode_pictures(sources, classes, streamed, command, collection.min_side_px)
     left_out = [entry for source in sources.values() for entry in source.left_out]
     spec = DatasetSpec(collection, {name: source.root for name, source in sources.items()}, classes, notes)
     report = write_dataset(spec, pictures, [*left_out, *unusable], command.out)
+    write_lists(command.out, lists, roots)
     _print_report(report, command.out)
     if streamed and command.shards is not None:
         write_streamed_manifest(command.shards, Manifest(command.out), streamed)
@@ -301,7 +316,7 @@ def name_classes(collection: Collection, base: Path, sources: Mapping[str, Sourc
     """Turns the names of all classes into outputs and taxa.
 
     Raises:
-        DataError: A name cannot be used, or the number of outputs is not the expected one.
+        DataError: A name cannot be used.
     """
     plants = {
         name: list({record.plant.class_id: record.plant for record in source.records}.values())
@@ -313,13 +328,15 @@ def name_classes(collection: Collection, base: Path, sources: Mapping[str, Sourc
     if collection.synonyms is not None:
         synonyms = read_synonyms(base / collection.synonyms, names_to_look_up(plants, corrections))
         synonyms_from = collection.synonyms.name
-    classes = build_classes(plants, collection.merge, synonyms, corrections, synonyms_from=synonyms_from)
-    _require_num_outputs(classes.taxonomy, collection)
-    return classes
+    return build_classes(plants, collection.merge, synonyms, corrections, synonyms_from=synonyms_from)
 
 
-def stream_pictures(sources: Mapping[str, SourceContents], command: Preparation) -> dict[str, pa.Table]:
+def stream_pictures(
+    sources: Mapping[str, SourceContents], lists: Lists, roots: Mapping[str, Path], command: Preparation
+) -> dict[str, pa.Table]:
     """Examines and packs all pictures in one pass, if some are in archives; those in folders are packed with them.
+
+    Pictures of no class that are in an archive are written as files below `roots`.
 
     Returns:
         What `stream` returns for each source; nothing if there are no archives.
@@ -329,7 +346,13 @@ def stream_pictures(sources: Mapping[str, SourceContents], command: Preparation)
     tables = {}
     for name, source in sources.items():
         kept = {record.path: record.split not in (None, "train") for record in source.records}
-        pictures = Stream(name, source.root, source.archives, kept)
+        beside = {
+            other.path: roots[name] / other.path
+            for others in lists.values()
+            for other in others
+            if other.source == name and source.archives
+        }
+        pictures = Stream(name, source.root, source.archives, kept, beside)
         tables[name] = stream(pictures, command.shards, PackOptions(), command.workers)
     return tables
 

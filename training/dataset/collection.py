@@ -68,6 +68,10 @@ class Collection(Section, frozen=True, kw_only=True):
     """CSV table of common names in several languages and of identifiers (docs/data_sets.md)."""
     leave_out: dict[str, str] = field(default_factory=dict)
     """Pictures with a wrong label, as source, colon, path -> what is wrong; `evaluate.py --suspects` finds some."""
+    unknown_genera: CutShare = 0.0
+    """Share of the genera that are kept out of the outputs. Lists of their pictures are written for --unknown."""
+    negatives: Annotated[int, Meta(ge=0)] = 0
+    """Pictures without a plant, at most so many of each split of iNaturalist, that are listed for --negatives."""
     validation_share: CutShare = 0.1
     """Share of each class's training pictures that becomes validation, in sources that publish no such split."""
     calibration_share: CutShare = 0.0

@@ -55,6 +55,8 @@ class Stream(msgspec.Struct, frozen=True):
     """A picture that none of them has is a file below `root`."""
     kept_bytes: Mapping[str, bool]
     """Path of each picture -> whether it is copied byte for byte."""
+    beside: Mapping[str, Path] = {}
+    """Path of each picture of no class -> the file that it is written to; few, since each is a file."""
 
 
 class _Picture(NamedTuple):
@@ -127,14 +129,16 @@ def _pictures(pass_: Stream, done: set[str]) -> Iterator[_Picture]:
     seen = set[str]()
     for archive in pass_.archives:
         for member in members(archive):
-            path = _path(member.name, pass_.kept_bytes)
+            path = _path(member.name, pass_)
             if path is None:
                 continue
             if path in seen:
                 remedy = "take the archives from their publisher, each once"
                 raise DataError("two members have one name", value=f"{archive}: {member.name}", remedy=remedy)
             seen.add(path)
-            if path not in done:
+            if file := pass_.beside.get(path):
+                _write_beside(file, member.read())
+            elif path not in done:
                 yield _Picture(path, member.read(), pass_.kept_bytes[path])
     for path, keep in pass_.kept_bytes.items():
         file = pass_.root / path
@@ -142,11 +146,18 @@ def _pictures(pass_: Stream, done: set[str]) -> Iterator[_Picture]:
             yield _Picture(path, file.read_bytes(), keep)
 
 
-def _path(member: str, wanted: Mapping[str, bool]) -> str | None:
+def _write_beside(file: Path, content: bytes) -> None:
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(file) as stream:
+            stream.write(content)
+
+
+def _path(member: str, wanted: Stream) -> str | None:
     """Returns the path of a member below the data set's root; None if no picture of the data set has it."""
     path = member.removeprefix("./")
     for _ in range(_MOST_ABOVE):
-        if path in wanted:
+        if path in wanted.kept_bytes or path in wanted.beside:
             return path
         path = path.partition("/")[2]
     return None

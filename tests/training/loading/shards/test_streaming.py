@@ -16,6 +16,8 @@ from tests.training.published_layouts import write_published_layouts
 from tests.training.small import ROOT
 from training.dataset.archive import members
 from training.dataset.manifest import Manifest
+from training.dataset.others import NEGATIVES_LIST
+from training.loading.negatives import list_negatives
 from training.loading.shards import PackOptions, Stream, Verify, stream, verify
 from training.loading.storage import PictureStore
 from training.prepare import Sources, prepare
@@ -95,6 +97,31 @@ def test_the_pictures_are_in_the_shards(unpacked, streamed):
     assert PictureStore(packed).read(0)
 
 
+def test_unknown_plants_and_things_come_from_the_archive_too(unpacked, archived, tmp_path):
+    lists = []
+    for root in (unpacked, archived):
+        text = (
+            (root / "collection.toml").read_text().replace("expect_outputs = 14", "unknown_genera = 0.3\nnegatives = 3")
+        )
+        (root / "others.toml").write_text(text)
+        out = tmp_path / root.name
+        prepare(
+            Sources(collection=root / "others.toml", root=root, out=out, shards=tmp_path / f"{out}-packed", workers=1)
+        )
+        genera = {taxon.genus for taxon in Manifest(out).taxonomy.taxa}
+        found = {}
+        for path in sorted(out.glob("*.csv")):
+            splits = ("fit", "test") if path.name == NEGATIVES_LIST else ()
+            listed = list_negatives((path,), splits)
+            assert listed.num_broken == 0
+            assert splits or not genera & {name.split()[0] for name in listed.scientific_names}
+            found[path.name] = listed.scientific_names, [file.read_bytes() for file in listed.paths]
+        lists.append(found)
+    assert lists[0] == lists[1]
+    assert {"negatives.csv", "unknown_train.csv"} <= lists[0].keys()
+    assert len(lists[0]["negatives.csv"][0]) == 5  # 3 to fit on, and one of each kind to judge with
+
+
 def test_a_folder_for_the_shards_is_needed(archived, tmp_path):
     missing = Sources(collection=archived / "collection.toml", root=archived, out=tmp_path, workers=1)
     with pytest.raises(DataError, match="--shards"):
@@ -104,6 +131,8 @@ def test_a_folder_for_the_shards_is_needed(archived, tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from training.dataset.others import NEGATIVES_LIST
+from training.loading.negatives import list_negatives
 from training.loading.shards import PackOptions, Stream, stream, streaming
 write = streaming._write_shard
 num_left = int(sys.argv[3])

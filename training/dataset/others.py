@@ -1,0 +1,104 @@
+"""Pictures of no class that come with a data set: plants of genera that are kept out, and pictures without a plant.
+
+A network that has only seen its plants gives their names to everything. iNaturalist 2021 shows more than plants, and
+the plants that are kept out have the cameras and the style of the others.
+"""
+
+import csv
+import hashlib
+import io
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from models.atomic_file import replaced
+from training.dataset.classes import Classes
+from training.dataset.sources.json_layouts import choose_alike, read_negatives
+from training.dataset.sources.record import LeftOut, SourceContents
+
+NEGATIVES_LIST: Final = "negatives.csv"
+UNKNOWN_LISTS: Final = ("unknown_train.csv", "unknown_export.csv", "unknown_test.csv")
+"""Of the genera that are kept out: for train.py, for export.py, and for evaluate.py."""
+_LIST_OF_TEN: Final = "0000011122"  # the number of the list, of ten genera
+
+
+class Other(NamedTuple):
+    """A picture of no class."""
+
+    source: str
+    path: str
+    """Below the root of its source."""
+    scientific_name: str
+    split: str = ""
+    """Of a picture without a plant: fit or test."""
+
+
+Lists = Mapping[str, Sequence[Other]]
+"""Name of a list -> its pictures."""
+
+
+def keep_out(
+    sources: Mapping[str, SourceContents], classes: Classes, share: float, seed: int
+) -> tuple[dict[str, SourceContents], Classes, dict[str, list[Other]]]:
+    """Keeps a share of all genera, by accepted names, out of the outputs. Classes without a genus stay.
+
+    Returns:
+        The sources and the outputs without them, and the lists of `UNKNOWN_LISTS`: a genus is in one of them.
+    """
+    taxa = {taxon.taxon_id: taxon for taxon in classes.taxonomy.taxa}
+    genus_of = {output.key: taxa[output.taxon_id].genus for output in classes.taxonomy.outputs}
+    genera = sorted({*genus_of.values()} - {""}, key=lambda genus: hashlib.sha256(f"{seed} {genus}".encode()).digest())
+    drawn = genera[: round(share * len(genera))]
+    list_of = {genus: UNKNOWN_LISTS[int(_LIST_OF_TEN[place % 10])] for place, genus in enumerate(drawn)}
+    lists: dict[str, list[Other]] = {name: [] for name in sorted({*list_of.values()})}
+    kept = {}
+    for name, source in sources.items():
+        records = []
+        num_out = Counter[str]()
+        for record in source.records:
+            if (genus := genus_of[classes.labels[name, record.plant.class_id]]) in list_of:
+                lists[list_of[genus]].append(Other(name, record.path, record.plant.name))
+                num_out[record.plant.class_id] += 1
+            else:
+                records.append(record)
+        reason = "its genus is kept out of the outputs, as an unknown plant"
+        left_out = [
+            LeftOut(picture=f"{name}:{class_id}", code="kept_out", reason=reason, num_pictures=count)
+            for class_id, count in num_out.items()
+        ]
+        kept[name] = replace(source, records=records, left_out=[*source.left_out, *left_out])
+    outputs = tuple(output for output in classes.taxonomy.outputs if genus_of[output.key] not in list_of)
+    named = {output.taxon_id for output in outputs}
+    known = tuple(taxon for taxon in classes.taxonomy.taxa if taxon.taxon_id in named)
+    return kept, replace(classes, taxonomy=replace(classes.taxonomy, taxa=known, outputs=outputs)), lists
+
+
+def without_a_plant(name: str, root: Path, most: int, seed: int) -> list[Other]:
+    """Chooses at most so many pictures without a plant of each split of an iNaturalist folder, of all names alike.
+
+    Raises:
+        DataError: A file of the folder is missing or damaged.
+    """
+    return [
+        Other(name, each.path, each.name, split)
+        for split, pictures in read_negatives(root).items()
+        for each in choose_alike(pictures, most, seed)
+    ]
+
+
+def write_lists(out: Path, lists: Lists, roots: Mapping[str, Path]) -> None:
+    """Writes the lists, with paths relative to them, for the flags --negatives and --unknown."""
+    for name, others in lists.items():
+        columns = ("path", "scientific_name", "split") if name == NEGATIVES_LIST else ("path", "scientific_name")
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(columns)
+        for each in others:
+            path = os.path.relpath(roots[each.source] / each.path, out)
+            writer.writerow((path, each.scientific_name, each.split)[: len(columns)])
+        with replaced(out / name) as stream:
+            stream.write(text.getvalue().encode())
