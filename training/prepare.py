@@ -4,13 +4,14 @@ Commands:
   python training/prepare.py folder DIR --out DATA          a folder with one folder of pictures for each class
   python training/prepare.py table LIST.csv --out DATA      a CSV list
   python training/prepare.py inaturalist-export observations.csv --out DATA   observations that you exported there
+  python training/prepare.py gbif DOWNLOAD.zip --out DATA   a download of gbif.org: the flora of a region
   python training/prepare.py sources data_5337 --out DATA   several data sets, listed in a TOML file
   python training/prepare.py pack DATA --out PACKED         packs pictures into shards, for fast loading
   python training/prepare.py verify PACKED                  compares every stored picture with its hash
   python training/prepare.py negatives DIR --out LIST.csv   lists pictures without a plant of an iNaturalist folder
   python training/prepare.py drawn DIR                      draws class folders of invented plants, for rehearsals
 
-The first four read the data sets' lists and folders, name the classes before the hours of decoding, decode every
+The first five read the data sets' lists and folders, name the classes before the hours of decoding, decode every
 picture once (a later run continues), leave out copies and leaks, draw the splits, and write manifest and report.
 """
 
@@ -49,6 +50,7 @@ from training.dataset.others import NEGATIVES_LIST, Lists, keep_out, without_a_p
 from training.dataset.report.findings import Report, build_report
 from training.dataset.report.page import HTML_FILE, advice, report_files
 from training.dataset.selection import manifest_columns, select_pictures
+from training.dataset.sources.gbif import import_download
 from training.dataset.sources.inaturalist_export import import_observations
 from training.dataset.sources.json_layouts import choose_alike, read_negatives
 from training.dataset.sources.record import LabeledPicture, LeftOut, SourceContents, Split
@@ -141,6 +143,19 @@ class InaturalistExport(OneSource, frozen=True, kw_only=True):
     """Folder of photographs that you have, named by the id of their observation (123.jpg), instead of a download."""
 
 
+class Gbif(OneSource, frozen=True, kw_only=True):
+    """A download of gbif.org in the format Darwin Core archive; its photographs are fetched, a few at once.
+
+    They are kept in OUT/photographs with author, license, date and place. OUT/failed.csv lists those that could not be
+    fetched; the same command continues, and tries them again.
+    """
+
+    download: tyro.conf.Positional[Path]
+    """The .zip file; it is not unpacked."""
+    licenses: tuple[str, ...] = ()
+    """Licenses to take, such as cc0 cc-by cc-by-sa, each in all its versions unless it names one; default: all."""
+
+
 class Sources(Preparation, frozen=True, kw_only=True):
     """Several data sets, listed with their rules in a TOML file."""
 
@@ -163,7 +178,7 @@ class Negatives(Section, frozen=True, kw_only=True):
     """Seed of the random choice."""
 
 
-Command = Folder | Table | InaturalistExport | Sources | Pack | Verify | Negatives | Drawn
+Command = Folder | Table | InaturalistExport | Gbif | Sources | Pack | Verify | Negatives | Drawn
 
 
 def main() -> None:
@@ -188,15 +203,24 @@ def run(command: Command) -> None:
         case Drawn():
             drawn = len(write_class_folders(command))
             print(f"Drawn: {drawn:,} pictures. Next: python training/prepare.py folder {command.out} --out DATA")
-        case InaturalistExport():
-            imported = import_observations(command.export, command.out, command.photographs)
-            print(f"{imported.num_pictures:,} photographs of observations, {len(imported.left_out):,} left out")
-            for sentence in imported.left_out[:_MOST_LISTED]:
-                print(f"  {sentence}")
-            same = {name: getattr(command, name) for name in OneSource.__struct_fields__}
-            prepare(Table(table=imported.table, **same | {"source": command.source or "inaturalist"}))
+        case InaturalistExport() | Gbif():
+            prepare(_imported(command))
         case _:
             prepare(command)
+
+
+def _imported(command: InaturalistExport | Gbif) -> Table:
+    """Fetches photographs, and returns the command that reads their list."""
+    if isinstance(command, Gbif):
+        imported = import_download(command.download, command.out, command.licenses, command.license)
+    else:
+        imported = import_observations(command.export, command.out, command.photographs)
+    print(f"{imported.num_pictures:,} photographs, {imported.left_out.total():,} left out")
+    for reason, count in imported.left_out.most_common(_MOST_LISTED):
+        print(f"  {reason}{f' ({count:,} photographs)' if count > 1 else ''}")
+    same = {name: getattr(command, name) for name in OneSource.__struct_fields__}
+    name = "gbif" if isinstance(command, Gbif) else "inaturalist"
+    return Table(table=imported.table, **same | {"source": command.source or name})
 
 
 class DatasetSpec(msgspec.Struct, frozen=True):

@@ -45,6 +45,10 @@ class RemoteFile(msgspec.Struct, frozen=True):
     """The length that the server tells."""
 
 
+class NoAnswer(DataError):
+    """A server gave no answer, or only such as may be another one later."""
+
+
 class _TryAgainError(Exception):
     """An answer that may be another one later."""
 
@@ -193,7 +197,7 @@ class Fetcher:
             failures = 1 if position() > furthest else failures + 1
             furthest = max(furthest, position())
             if failures >= self._attempts:
-                raise DataError(
+                raise NoAnswer(
                     f"{url} cannot be fetched",
                     value=f"{reason} after {failures} attempts",
                     remedy="check connection and proxy variables, and run the same command again: it continues",

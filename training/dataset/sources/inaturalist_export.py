@@ -5,21 +5,16 @@ they are in a folder already. The list is in the same folder, so that a second r
 """
 
 import csv
-import io
 import re
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
-import msgspec
-
-from models.atomic_file import replaced
 from models.errors import DataError
-from training.dataset.transfer import Fetcher, RemoteFile
+from training.dataset.sources.photographs import SUFFIXES, Imported, Photograph, import_photographs, picture_path
 
 TABLE_FILE: Final = "observations.csv"
-_PICTURES: Final = "photographs"
 _NEEDED: Final = ("id", "scientific_name", "image_url")
 # Our column -> theirs. Their coordinates are public ones: iNaturalist has moved those of rare plants by up to 20 km.
 _COLUMNS: Final = {
@@ -34,27 +29,12 @@ _COLUMNS: Final = {
     "cultivated": "captive_cultivated",
 }
 _IF_EMPTY: Final = {"license": "all rights reserved"}  # what iNaturalist means by it
-_SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".heic")
-_ATTEMPTS: Final = 5
 _PAUSE_S: Final = 1.0
-_MAX_BYTES: Final = 50_000_000
 # Names of families, orders, classes and phyla (ICN, articles 16 to 18), and of groups above them.
 _ABOVE_GENUS: Final = re.compile(r"\w+(?:aceae|oideae|inae|ales|opsida|phyta|phytina)|Plantae|Angiospermae|Life")
 
 
-class Imported(msgspec.Struct, frozen=True):
-    """What an export gave."""
-
-    table: Path
-    """A list for `prepare.py table`."""
-    num_pictures: int
-    left_out: tuple[str, ...]
-    """A sentence for each observation without a picture, a name or a plant."""
-
-
-def import_observations(
-    export: Path, out: Path, photographs: Path | None = None, *, tell: Callable[[str], None] = print
-) -> Imported:
+def import_observations(export: Path, out: Path, photographs: Path | None = None) -> Imported:
     """Downloads the photographs of an export, and writes the list of them.
 
     Args:
@@ -62,38 +42,34 @@ def import_observations(
             license, observed_on, latitude, longitude, captive_cultivated and iconic_taxon_name.
         out: Folder for photographs and list.
         photographs: Folder of photographs, named by the id of their observation (123.jpg), instead of a download.
-        tell: Gets a sentence about the progress now and then.
 
     Raises:
         DataError: The export cannot be read, or no photograph is left. What was downloaded stays.
     """
-    left_out: list[str] = []
-    rows = []
-    (out / _PICTURES).mkdir(parents=True, exist_ok=True)
-    fetch = _Downloader(out, tell) if photographs is None else _Finder(photographs)
+    left_out: Counter[str] = Counter()
+    found: list[Photograph] = []
+    in_folder = {} if photographs is None else _in_folder(photographs)
     for row in _observations(export):
-        name = f"observation {row['id']}"
-        if not row["scientific_name"]:
-            left_out.append(f"{name} has no scientific name")
-        elif _ABOVE_GENUS.fullmatch(row["scientific_name"]):
-            left_out.append(f"{name} is known to no genus: {row['scientific_name']}")
-        elif row.get("iconic_taxon_name") not in {None, "", "Plantae"}:
-            left_out.append(f"{name} is no plant: {row['iconic_taxon_name']}")
+        path: str | None
+        if photographs is not None:
+            path = in_folder.get(row["id"])
+            reason = f"no {row['id']}.jpg in {photographs.resolve()}"
         else:
-            path, reason = fetch(row)
-            if path is None:
-                left_out.append(f"{name} has no photograph: {reason}")
-            else:
-                rows.append({"path": path, **{ours: row.get(theirs, "") for ours, theirs in _COLUMNS.items()}})
-    if not rows:
-        raise DataError("the export gave no photograph", value="; ".join(left_out[:3]), remedy="check its columns")
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, ["path", *_COLUMNS])
-    writer.writeheader()
-    writer.writerows(rows)
-    with replaced(out / TABLE_FILE) as stream:
-        stream.write(text.getvalue().encode())
-    return Imported(out / TABLE_FILE, len(rows), tuple(left_out))
+            path = picture_path(row["id"], row["image_url"]) if row["id"].isalnum() else None
+            reason = f"the address {row['image_url'][:100]!r} cannot be fetched"
+        if not row["scientific_name"]:
+            reason = "no scientific name"
+        elif _ABOVE_GENUS.fullmatch(row["scientific_name"]):
+            reason = f"known to no genus: {row['scientific_name']}"
+        elif row.get("iconic_taxon_name") not in {None, "", "Plantae"}:
+            reason = f"no plant: {row['iconic_taxon_name']}"
+        elif path is not None:
+            cells = {ours: row.get(theirs, "") for ours, theirs in _COLUMNS.items()}
+            found.append(Photograph(path, row["image_url"] if photographs is None else "", cells))
+            continue
+        left_out[f"observation {row['id']}: {reason}"] += 1
+    out.mkdir(parents=True, exist_ok=True)
+    return import_photographs(found, out / TABLE_FILE, left_out, at_once=1, pause_s=_PAUSE_S)
 
 
 def _observations(export: Path) -> Iterator[dict[str, str]]:
@@ -113,46 +89,9 @@ def _observations(export: Path) -> Iterator[dict[str, str]]:
         raise DataError(f"{export} cannot be read", value=error, remedy="give the CSV file of the export") from error
 
 
-class _Finder:
-    """Finds photographs in a folder by the id of their observation."""
-
-    def __init__(self, folder: Path) -> None:
-        if not folder.is_dir():
-            raise DataError("the folder of photographs does not exist", value=folder, remedy="correct --photographs")
-        self._folder = folder.resolve()
-        self._paths = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in _SUFFIXES}
-
-    def __call__(self, row: Mapping[str, str]) -> tuple[str | None, str]:
-        path = self._paths.get(row["id"])
-        return (None, f"no {row['id']}.jpg in {self._folder}") if path is None else (str(path.resolve()), "")
-
-
-class _Downloader:
-    """Downloads photographs one at a time, with pauses; those that are there already are not asked for again."""
-
-    def __init__(self, out: Path, tell: Callable[[str], None]) -> None:
-        self._out = out
-        self._tell = tell
-        self._fetcher = Fetcher(attempts=_ATTEMPTS, pause_s=_PAUSE_S, tell=tell)
-        self._number = 0
-
-    def __call__(self, row: Mapping[str, str]) -> tuple[str | None, str]:
-        """Returns the path of a photograph below the folder, or None and why there is none."""
-        try:
-            address = urlsplit(row["image_url"])
-        except ValueError:
-            address = urlsplit("")
-        if address.scheme not in {"http", "https"} or not (row["id"].isalnum() and row["image_url"].isascii()):
-            return None, f"the address {row['image_url'][:100]!r} cannot be fetched"
-        suffix = PurePosixPath(address.path).suffix.lower()
-        name = f"{_PICTURES}/{row['id']}{suffix if suffix in _SUFFIXES else '.jpg'}"
-        if (self._out / name).exists():
-            return name, ""
-        try:
-            self._fetcher.fetch(RemoteFile(row["image_url"], self._out / name), max_bytes=_MAX_BYTES)
-        except DataError as error:
-            return None, str(error)
-        self._number += 1
-        if self._number % 100 == 0:
-            self._tell(f"{self._number:,} photographs downloaded")
-        return name, ""
+def _in_folder(photographs: Path) -> dict[str, str]:
+    """Returns name without suffix -> path of the photographs of a folder."""
+    if not photographs.is_dir():
+        raise DataError("the folder of photographs does not exist", value=photographs, remedy="correct --photographs")
+    files = sorted(photographs.resolve().iterdir())
+    return {path.stem: str(path) for path in files if path.suffix.lower() in SUFFIXES}

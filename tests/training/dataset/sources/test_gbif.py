@@ -1,0 +1,224 @@
+"""A download of GBIF becomes training data; its photographs are fetched with care, whatever their servers do."""
+
+import csv
+import re
+import signal
+import subprocess
+import sys
+import threading
+import zipfile
+from xml.sax.saxutils import quoteattr
+
+import pyarrow.parquet as pq
+import pytest
+
+from models.errors import DataError
+from tests.serving.tiny import encode
+from tests.training.dataset.file_server import FileServer
+from training.dataset.sources import gbif, photographs
+from training.dataset.sources.gbif import import_download
+from training.dataset.transfer import Fetcher
+from training.drawn import draw_plant
+from training.prepare import Gbif, run
+
+DC, DWC, GBIF = "http://purl.org/dc/terms/", "http://rs.tdwg.org/dwc/terms/", "http://rs.gbif.org/terms/1.0/"
+MEDIA = "type format identifier references title description source audience created creator contributor publisher"
+MEDIA_TERMS = [GBIF + "gbifID", *(DC + word for word in f"{MEDIA} license rightsHolder".split())]
+RECORD = "basisOfRecord recordedBy establishmentMeans degreeOfEstablishment eventDate decimalLatitude decimalLongitude"
+RECORD_TERMS = [
+    GBIF + "gbifID", DC + "identifier", DC + "license", *(DWC + word for word in RECORD.split()), GBIF + "species",
+    *(DWC + word for word in ["kingdom", "order", "family", "genus"]),
+    GBIF + "hasGeospatialIssues", GBIF + "speciesKey", GBIF + "genusKey",
+]  # fmt: skip
+BY, NC = "http://creativecommons.org/licenses/by/4.0/", "http://creativecommons.org/licenses/by-nc/4.0/"
+NUMBERS = range(4001, 4021)
+PLANTS = [("Mitchella repens", "Rubiaceae", 5338762), ("Achillea millefolium", "Asteraceae", 3120060)]
+CONTENTS = {f"/{number}.jpg": encode(draw_plant(number % 2, number), "JPEG") for number in range(4001, 4030)}
+
+
+def record(number, **changes):
+    species, family, key = PLANTS[number % 2]
+    return {
+        "gbifID": number, "license": "CC_BY_NC_4_0", "basisOfRecord": "HUMAN_OBSERVATION", "recordedBy": "Sara Bárrios",
+        "eventDate": "2012-04-29T12:47:54", "decimalLatitude": "44.113185", "decimalLongitude": "-72.963711",
+        "hasGeospatialIssues": "false", "kingdom": "Plantae", "family": family, "genus": species.split()[0],
+        "species": species, "speciesKey": key, "genusKey": 1, **changes,
+    }  # fmt: skip
+
+
+def medium(number, url, **changes):
+    return {
+        "gbifID": number, "type": "StillImage", "format": "image/jpeg", "identifier": f"{url}/{number}.jpg",
+        "creator": "Kim, Hyun-tae", "license": BY, **changes,
+    }  # fmt: skip
+
+
+def archive(path, records, media, left_out=()):
+    """Writes an archive as GBIF does: tabs, no quotes, and the records as published in a second table."""
+    tables = [
+        ("core", "occurrence.txt", DWC + "Occurrence", RECORD_TERMS, records),
+        ("extension", "multimedia.txt", GBIF + "Multimedia", MEDIA_TERMS, media),
+        ("extension", "verbatim.txt", DWC + "Occurrence", RECORD_TERMS[:3], records),
+    ]
+    meta = '<archive xmlns="http://rs.tdwg.org/dwc/text/" metadata="metadata.xml">\n'
+    with zipfile.ZipFile(path, "w") as stream:
+        for kind, name, row_type, terms, rows in tables:
+            if name in left_out:
+                continue
+            words = [term.rpartition("/")[2] for term in terms]
+            lines = [words, *([str(row.get(word, "")) for word in words] for row in rows)]
+            stream.writestr(name, "".join("\t".join(line) + "\n" for line in lines))
+            fields = "".join(f'<field index="{index}" term={quoteattr(term)}/>' for index, term in enumerate(terms))
+            key = "id" if kind == "core" else "coreid"
+            meta += (
+                f'<{kind} encoding="utf-8" fieldsTerminatedBy="\\t" linesTerminatedBy="\\n" fieldsEnclosedBy="" '
+                f'ignoreHeaderLines="1" rowType="{row_type}"><files><location>{name}</location></files>'
+                f'<{key} index="0"/>{fields}</{kind}>\n'
+            )
+        stream.writestr("meta.xml", meta + "</archive>")
+    return path
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(Fetcher, "_wait", lambda self, seconds: None)
+    monkeypatch.setattr(photographs, "_LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(gbif, "_PAUSE_S", 0.0)
+    return FileServer(dict(CONTENTS))
+
+
+def simple(path, url):
+    return archive(path / "download.zip", map(record, NUMBERS), [medium(number, url) for number in NUMBERS])
+
+
+def names(server):
+    return sorted(path for _, path, _ in server.asked)
+
+
+def test_a_download_becomes_training_data_with_license_author_day_and_place(server, tmp_path, capsys):
+    changes = {
+        4002: {"eventDate": "2012-04-29/2012-05-02", "basisOfRecord": "LIVING_SPECIMEN"},
+        4003: {"eventDate": "2012-13-45", "decimalLatitude": "144"},
+        4004: {"kingdom": "Fungi"},
+        4005: {"species": "", "genus": ""},
+        4006: {"hasGeospatialIssues": "true", "species": "Achillea\x00\x1b[2J millefolium"},
+    }
+    with server.running() as url:
+        media = [
+            *(medium(number, url) for number in NUMBERS if number > 4001),
+            medium(4001, url, license="CC0_1_0", creator="", rightsHolder="", identifier=f"{url}/4028.jpg"),
+            medium(4001, url, license="CC BY-SA 3.0", identifier=f"{url}/4021.jpg"),
+            medium(4001, url, license="CC BY-SA 3.0", identifier=f"{url}/4021.jpg"),
+            medium(4001, url, license=NC, identifier=f"{url}/4022.jpg"),
+            medium(4001, url, license="", identifier=f"{url}/4023.jpg"),
+            medium(4001, url, type="Sound", format="audio/mpeg", identifier=f"{url}/4024.jpg"),
+            medium(4001, url, identifier="file:///etc/passwd"),
+            medium("../4001", url, identifier=f"{url}/4025.jpg"),
+            medium(4099, url, identifier=f"{url}/4026.jpg"),
+        ]
+        download = archive(
+            tmp_path / "0001.zip", [record(number, **changes.get(number, {})) for number in NUMBERS], media
+        )
+        run(Gbif(download=download, out=tmp_path / "data", licenses=("cc0", "cc-by", "CC-BY-SA"), workers=1))
+        assert names(server) == sorted(f"/{number}.jpg" for number in {*NUMBERS, 4021, 4028} - {4001, 4004, 4005})
+    said = capsys.readouterr().out
+    assert "19 photographs, 8 left out" in said
+    for words in (
+        "no plant: Fungi", "known to no genus", "no picture: Sound", "license CC-BY-NC-4.0", "license unknown",
+        "none of the web", "none of GBIF's", "no record of it",
+    ):  # fmt: skip
+        assert words in said
+    assert "\x1b" not in (tmp_path / "data" / "gbif.csv").read_text()
+    rows = pq.read_table(tmp_path / "data" / "manifest.parquet").to_pylist()
+    of = {}
+    for row in rows:
+        of.setdefault(int(re.search(r"photographs/(\d+)-", row["path"])[1]), []).append(row)
+    assert len(rows) == 19
+    assert {(row["licence"], row["author"]) for row in of[4001]} == {
+        ("CC0-1.0", "Sara Bárrios"), ("CC-BY-SA-3.0", "Kim, Hyun-tae")
+    }  # fmt: skip
+    assert len({row["split"] for row in of[4001]}) == 1  # photographs of one occurrence
+    day, place = "2012-04-29", (44.113185, -72.963711)
+    found = {number: (str(of[number][0]["taken_on"]), of[number][0]["latitude"]) for number in (4002, 4003, 4006, 4007)}
+    assert found == {
+        4002: ("None", None), 4003: ("None", None), 4006: (day, None), 4007: (day, pytest.approx(place[0])),
+    }  # fmt: skip
+
+
+def test_what_fails_is_listed_and_tried_again_and_nothing_is_fetched_twice(server, tmp_path):
+    missing = server.files.pop("/4007.jpg")
+    server.faults = ["cut", (503, "120"), (503, "120"), "cut"]
+    with server.running() as url:
+        download = simple(tmp_path, url)
+        imported = import_download(download, tmp_path / "data")
+        assert imported.num_pictures == 19
+        assert imported.left_out == {"not fetched: status 404": 1}
+        assert names(server).count("/4007.jpg") <= 2  # a fault may have come first
+        with (tmp_path / "data" / "failed.csv").open() as stream:
+            (failed,) = csv.DictReader(stream)
+        assert failed["url"] == f"{url}/4007.jpg"
+        assert "status 404" in failed["reason"]
+        server.asked.clear()
+        server.files["/4007.jpg"] = missing
+        assert import_download(download, tmp_path / "data").num_pictures == 20
+        assert names(server) == ["/4007.jpg"]
+    assert not (tmp_path / "data" / "failed.csv").exists()
+    stored = sorted(path.read_bytes() for path in (tmp_path / "data" / "photographs").iterdir())
+    assert stored == sorted(CONTENTS[f"/{number}.jpg"] for number in NUMBERS)
+
+
+def test_a_silent_server_is_left_and_asked_once_more_at_the_end(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(photographs, "_MOST_SILENT", 2)
+    monkeypatch.setattr(gbif, "_AT_ONCE", 1)
+    server.faults = [(500, "")] * 6  # two photographs, three attempts each
+    with server.running() as url:
+        assert import_download(simple(tmp_path, url), tmp_path / "data").num_pictures == 20
+    assert len(server.asked) == 6 + 20
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("no photographs", r"no table of multimedia.*media type: image"),
+        (b"no archive", "download it again"),
+        ("other", "no photograph is left.*license CC-BY-4.0: 20"),
+        ("long", "a line has more than"),
+    ],
+)
+def test_a_download_that_cannot_be_used_is_one_error(tmp_path, monkeypatch, content, what):
+    download = simple(tmp_path, "http://127.0.0.1:9")
+    if content == "no photographs":
+        archive(download, map(record, NUMBERS), [], left_out=("multimedia.txt",))
+    elif content == "long":
+        monkeypatch.setattr(gbif, "_MOST_BYTES", 20_000)
+        archive(download, [record(4001, species="x" * 20_000)], [medium(4001, "http://127.0.0.1:9")])
+    elif isinstance(content, bytes):
+        download.write_bytes(content)
+    with pytest.raises(DataError, match=what):
+        import_download(download, tmp_path / "data", ["cc0"] if content == "other" else [])
+
+
+def test_a_killed_run_ends_as_an_undisturbed_one(server, tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from training.dataset.sources import gbif; gbif._PAUSE_S = 0.05\n"
+        "gbif.import_download(Path(sys.argv[1]), Path(sys.argv[2]))"
+    )
+    with server.running() as url:
+        download = simple(tmp_path, url)
+        command = [sys.executable, "-c", code, str(download), str(tmp_path / "killed")]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        for _ in range(6000):
+            if len(server.asked) > 5:
+                break
+            threading.Event().wait(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert len(list((tmp_path / "killed" / "photographs").glob("*.jpg"))) < 20
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        import_download(download, tmp_path / "whole")
+    ends = [
+        {path.name: path.read_bytes() for path in sorted((tmp_path / name).rglob("*")) if path.is_file()}
+        for name in ("killed", "whole")
+    ]
+    assert ends[0] == ends[1]
+    assert len(ends[0]) == 21
