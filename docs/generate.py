@@ -35,6 +35,7 @@ PROGRAMS: Final = {
     "python training/evaluate.py": "training.evaluate",
     "python training/export.py": "training.export",
     "python training/release.py": "training.release",
+    "python training/flora.py": "training.flora",
     "python -m serving": "serving.__main__",
     "python -m serving.identify_folder": "serving.identify_folder",
     "python -m serving.client": "serving.client.__main__",

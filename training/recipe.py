@@ -219,8 +219,8 @@ def keys_fixed_at_resume() -> list[tuple[str, str]]:
 
 
 def recipe_files() -> list[Path]:
-    """Paths of the project's recipes; the collections of data sets beside them, `data_*.toml`, are left out."""
-    return sorted(path for path in RECIPES.glob("*.toml") if not path.name.startswith("data_"))
+    """Paths of the project's recipes; `data_*.toml` and `flora_*.toml` beside them are none."""
+    return sorted(path for path in RECIPES.glob("*.toml") if not path.name.startswith(("data_", "flora_")))
 
 
 def read_recipe(path: Path) -> Recipe:

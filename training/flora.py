@@ -1,0 +1,196 @@
+"""Program: from nothing, or from a folder of your own, to a bundle that the service can serve.
+
+python training/flora.py mini --root data/raw --out floras/mini
+python training/flora.py my_plants --out floras/mine
+
+It starts the programs that stand beside it, one after another: download, prepare, train, evaluate, export, promote. A
+step reads what the step before has left in OUT. The same command continues a run that was interrupted.
+"""
+
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from models.program import explain_missing_packages, run_program
+
+explain_missing_packages("make train-env")
+
+import tyro
+
+from models.bundle import BUNDLE_FILE
+from training.dataset.manifest import MANIFEST_FILE
+from training.dataset.others import NEGATIVES_LIST, UNKNOWN_LISTS
+from training.toml_file import RECIPES, Section, check_section, read_toml
+
+_PROJECT: Final = Path(__file__).resolve().parents[1]
+_TRAIN, _EXPORT, _TEST = UNKNOWN_LISTS
+
+
+class Flora(Section, frozen=True, kw_only=True):
+    """What `training/recipes/flora_NAME.toml` says."""
+
+    name: str
+    """Of the bundle."""
+    description: str
+    collection: str
+    """A collection, as for `prepare.py sources`."""
+    recipe: str
+    """A recipe of train.py."""
+
+
+class Command(Section, frozen=True, kw_only=True):
+    """Makes a bundle, from the download to the registry."""
+
+    flora: tyro.conf.Positional[Path]
+    """A TOML file, the name of one (training/recipes/flora_NAME.toml), or a folder of class folders."""
+    out: Path
+    """Folder for everything that the steps write."""
+    root: Path = Path("data/raw")
+    """Folder for the downloads."""
+    recipe: str = ""
+    """Another recipe than the flora's; of a folder `own_folder`."""
+    without: tuple[str, ...] = ()
+    """Data sets of the collection to leave out."""
+    mirror: str = ""
+    """Address of a copy of the downloads."""
+    yes: bool = False
+    """Do not ask before the download."""
+    dry_run: bool = False
+    """Print the commands, and which steps are done; start nothing."""
+
+
+class Step(NamedTuple):
+    """A program and its flags."""
+
+    name: str
+    arguments: list[str]
+    result: Path | None
+    """A file that is written last, so that the step is done if it is there; None if the program knows by itself."""
+
+
+def main() -> None:
+    """Runs the program with the arguments of the command line."""
+    run_program(Command, run, description=__doc__)
+
+
+def run(command: Command) -> None:
+    """Runs the steps that are not done.
+
+    Raises:
+        RecipeError: There is no such flora, or it cannot be used.
+        SystemExit: A step failed; the exit code is that of its program.
+    """
+    for step in steps(command):
+        done = step.result is not None and step.result.exists()
+        told = f"done, {step.result} is there" if done else shlex.join(["python", *step.arguments])
+        print(f"{step.name}: {told}", flush=True)
+        if not done and not command.dry_run:
+            _start(step)
+    registry = command.out / "registry"
+    print(f"Serve it: python -m serving --bundle {registry / 'current'}")
+
+
+def steps(command: Command) -> Iterator[Step]:
+    """Yields the steps; the flags of one may depend on what the steps before have written."""
+    data = command.out / "data"
+    packed = data
+    if command.flora.is_dir():
+        flora = Flora(name=command.flora.resolve().name, description="", collection="", recipe="own_folder")
+        yield Step("prepare", _program("prepare", "folder", command.flora, "--out", data), data / MANIFEST_FILE)
+    else:
+        flora = _read(command.flora)
+        packed = command.out / "packed"
+        yield from _from_collection(flora.collection, command, packed / MANIFEST_FILE)
+    run_folder = command.out / "run"
+    bundle = command.out / "bundle"
+    best = run_folder / "best.pt"
+    train: list[object] = [
+        "train",
+        command.recipe or flora.recipe,
+        "--data",
+        packed,
+        "--run",
+        run_folder,
+        "--auto-resume",
+    ]
+    yield Step("train", _program(*train, *_others(data, _TRAIN)), bundle / BUNDLE_FILE)
+    report = command.out / "report"
+    evaluate: list[object] = ["evaluate", "--data", packed, "--checkpoint", best, "--out", report]
+    yield Step("evaluate", _program(*evaluate, *_others(data, _TEST)), bundle / BUNDLE_FILE)
+    description = ["--description", flora.description] if flora.description else []
+    export: list[object] = [
+        "export",
+        "--checkpoint",
+        best,
+        "--data",
+        packed,
+        "--out",
+        bundle,
+        "--name",
+        flora.name,
+        *description,
+    ]
+    yield Step("export", _program(*export, *_others(data, _EXPORT)), bundle / BUNDLE_FILE)
+    registry = command.out / "registry"
+    yield Step("promote", _program("release", "promote", bundle, registry, "--data", packed), registry / "current")
+
+
+def _from_collection(collection: str, command: Command, result: Path) -> Iterator[Step]:
+    without = ["--without", *command.without] if command.without else []
+    mirror = ["--mirror", command.mirror] if command.mirror else []
+    yes = ["--yes"] if command.yes else []
+    common = [collection, "--root", command.root, *without]
+    yield Step("download", _program("prepare", "download", *common, *mirror, *yes), result)
+    written = ["--out", command.out / "data", "--shards", result.parent]
+    yield Step("prepare", _program("prepare", "sources", *common, *written), result)
+
+
+def _read(path: Path) -> Flora:
+    known = sorted(RECIPES.glob("flora_*.toml"))
+    name = path if path.is_file() or path.suffix else Path(f"flora_{path}")
+    content, origin = read_toml(name, known=known, what="flora")
+    return check_section(content, Flora, origin, what="flora")
+
+
+def _program(name: object, *arguments: object) -> list[str]:
+    return [f"training/{name}.py", *map(str, arguments)]
+
+
+def _others(data: Path, unknown: str) -> list[str]:
+    """Returns the flags for the pictures of no class that the data set came with."""
+    lists = {"--negatives": data / NEGATIVES_LIST, "--unknown": data / unknown}
+    return [word for flag, path in lists.items() if path.is_file() for word in (flag, str(path))]
+
+
+def _start(step: Step) -> None:
+    """Runs a program to its end, and ends with its exit code if it fails; it gets the signals that stop this one."""
+    program, *arguments = step.arguments
+    launcher = [sys.executable]
+    if step.name == "train" and _num_gpus() > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "gpu", "--max-restarts", "3"]
+    process = subprocess.Popen([*launcher, str(_PROJECT / program), *arguments])
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda caught, _: process.send_signal(caught))
+    code = process.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+    if code:
+        sys.stderr.write(f"{step.name} ended with code {code}; the same command continues there\n")
+        raise SystemExit(code if code > 0 else 128 - code)
+
+
+def _num_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+if __name__ == "__main__":
+    main()
