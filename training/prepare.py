@@ -5,13 +5,14 @@ Commands:
   python training/prepare.py table LIST.csv --out DATA      a CSV list
   python training/prepare.py inaturalist-export observations.csv --out DATA   observations that you exported there
   python training/prepare.py gbif DOWNLOAD.zip --out DATA   a download of gbif.org: the flora of a region
+  python training/prepare.py download data_5337 --root DIR  downloads data sets that are listed in a TOML file
   python training/prepare.py sources data_5337 --out DATA   several data sets, listed in a TOML file
   python training/prepare.py pack DATA --out PACKED         packs pictures into shards, for fast loading
   python training/prepare.py verify PACKED                  compares every stored picture with its hash
   python training/prepare.py negatives DIR --out LIST.csv   lists pictures without a plant of an iNaturalist folder
   python training/prepare.py drawn DIR                      draws class folders of invented plants, for rehearsals
 
-The first five read the data sets' lists and folders, name the classes before the hours of decoding, decode every
+All with --out DATA read the data sets' lists and folders, name the classes before the hours of decoding, decode every
 picture once (a later run continues), leave out copies and leaks, draw the splits, and write manifest and report.
 """
 
@@ -44,6 +45,7 @@ from training.dataset.audit.examine import examine
 from training.dataset.audit.near_copies import near_copy_groups
 from training.dataset.classes import Classes, build_classes, names_to_look_up
 from training.dataset.collection import READERS, Collection, CutShare, NearCopyBits, read_collection
+from training.dataset.download import Download, download
 from training.dataset.manifest import MANIFEST_FILE, Manifest, SourceNote, write_manifest
 from training.dataset.name_table import with_names
 from training.dataset.others import NEGATIVES_LIST, Lists, keep_out, without_a_plant, write_lists
@@ -163,6 +165,8 @@ class Sources(Preparation, frozen=True, kw_only=True):
     """A TOML file, or the name of one in training/recipes."""
     root: Path = Path()
     """Folder that the data sets' roots are relative to."""
+    without: tuple[str, ...] = ()
+    """Sources to leave out."""
 
 
 class Negatives(Section, frozen=True, kw_only=True):
@@ -178,7 +182,7 @@ class Negatives(Section, frozen=True, kw_only=True):
     """Seed of the random choice."""
 
 
-Command = Folder | Table | InaturalistExport | Gbif | Sources | Pack | Verify | Negatives | Drawn
+Command = Folder | Table | InaturalistExport | Gbif | Download | Sources | Pack | Verify | Negatives | Drawn
 
 
 def main() -> None:
@@ -200,6 +204,8 @@ def run(command: Command) -> None:
         case Negatives():
             listed = ", ".join(f"{count:,} {split}" for split, count in write_negatives(command).items())
             print(f"Pictures without a plant: {listed}. Next: --negatives {command.out}")
+        case Download():
+            download(command)
         case Drawn():
             drawn = len(write_class_folders(command))
             print(f"Drawn: {drawn:,} pictures. Next: python training/prepare.py folder {command.out} --out DATA")
@@ -241,7 +247,7 @@ def prepare(command: Folder | Table | Sources) -> Report:
         DataError: A data set cannot be used or no picture is left; an older manifest then stays in place.
     """
     if isinstance(command, Sources):
-        collection = read_collection(command.collection)
+        collection = read_collection(command.collection, command.without)
         base = command.root
     else:
         collection = _collection_of_one(command)

@@ -1,11 +1,12 @@
 """A collection: the data sets of a training set and its rules, read from `training/recipes/data_*.toml`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta, field
+from msgspec import Meta, field, structs
 
+from models.errors import RecipeError
 from training.dataset.sources.image_folder import read_image_folder
 from training.dataset.sources.json_layouts import read_inaturalist, read_plantnet
 from training.dataset.sources.record import SourceContents
@@ -35,6 +36,10 @@ class SourceEntry(Section, frozen=True, kw_only=True):
     """Its folder (for layout "table" the CSV file), relative to the folder that `--root` names."""
     license: str = ""
     """License of the pictures for which the data set gives none."""
+    files: tuple[str, ...] = ()
+    """What `prepare.py download` fetches into its folder: names of parts of iNaturalist (2021_train_mini, 2021_valid),
+    addresses (https://HOST/FILE.zip#md5=SUM), a record of Zenodo (https://zenodo.org/api/records/5645731) or a data set
+    of Kaggle (kaggle:OWNER/NAME)."""
     note: str = ""
     """What a user of the weights must know about it; copied into the bundle."""
     names: dict[str, str] = field(default_factory=dict)
@@ -103,14 +108,27 @@ def collection_files() -> list[Path]:
     return sorted(RECIPES.glob("data_*.toml"))
 
 
-def read_collection(path: Path) -> Collection:
+def read_collection(path: Path, without: Sequence[str] = ()) -> Collection:
     """Reads and checks a collection.
 
     Args:
         path: A TOML file; a bare name such as "data_5337" also finds `training/recipes/data_5337.toml`.
+        without: Sources to leave out; the number of outputs is then not checked.
 
     Raises:
-        RecipeError: The file is missing or not TOML, or has an unknown key or a value out of range.
+        RecipeError: The file is missing or not TOML, or has an unknown key or a value out of range; or there is no
+            source of a name in `without`.
     """
     content, origin = read_toml(path, known=collection_files(), what="collection")
-    return check_section(content, Collection, origin, what="collection")
+    collection = check_section(content, Collection, origin, what="collection")
+    if not without:
+        return collection
+    kept = {name: entry for name, entry in collection.sources.items() if name not in without}
+    if len(kept) + len({*without}) != len(collection.sources) or not kept:
+        raise RecipeError(
+            "--without does not fit the collection",
+            value=" ".join(without),
+            limit=f"some of {', '.join(collection.sources)}",
+            remedy="correct the names",
+        )
+    return structs.replace(collection, sources=kept, expect_outputs=0)

@@ -141,12 +141,17 @@ class Fetcher:
         watch(0, 0)
         with path.open("rb") as stream:
             while chunk := stream.read(_READ_BYTES):
-                self._go_on()
+                self.go_on()
                 digest.update(chunk)
                 watch(stream.tell(), len(chunk))
         return digest.hexdigest()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Ends a transfer once `stopped` is set.
+
+        Raises:
+            DataError: It is.
+        """
         if self.stopped.is_set():
             raise DataError("the transfer was stopped", remedy="run the same command again: it continues")
 
@@ -174,7 +179,7 @@ class Fetcher:
             watch(part.position, 0)
             with part.writer() as write:
                 for chunk in response.iter_raw():
-                    self._go_on()
+                    self.go_on()
                     write(chunk)
                     watch(part.position, len(chunk))
                     if max_bytes is not None and part.position > max_bytes:
@@ -216,7 +221,7 @@ class Fetcher:
             self._next_at[_host(url)] = start + self._pause_s
         if start > now:
             self._wait(start - now)
-        self._go_on()
+        self.go_on()
         with self._client.stream(method, url, headers=dict(headers)) as response:
             status = response.status_code
             if status in _TRY_LATER or status >= 500:
@@ -242,8 +247,6 @@ class _Part:
         size = self.path.stat().st_size if self.path.exists() else 0
         # A power failure may have taken what was written after the last sync.
         self.position = max(0, size - _SYNC_BYTES)
-        if size:
-            os.truncate(self.path, self.position)
 
     def restart(self, version: str) -> None:
         self.position = 0

@@ -40,7 +40,7 @@ class FileServer:
 
     def answer(self, request):
         span = request.headers.get("Range", "")
-        self.asked.append((request.command, request.path, span))
+        self.asked.append((request.command, request.path, span, request.headers.get("If-Range", "")))
         fault = self.faults.pop(0) if self.faults and request.command == "GET" else ""
         content = self.files.get(request.path)
         status = 200 if content is not None else 404

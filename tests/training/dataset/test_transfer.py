@@ -51,7 +51,7 @@ def test_a_cut_download_continues_where_it_was(server, tmp_path, waits):
     told = fetch(server, tmp_path / "deep" / "a.tar.gz", md5="")
     assert (tmp_path / "deep" / "a.tar.gz").read_bytes() == CONTENT
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["a.tar.gz"]
-    starts = [int(span[6:-1] or 0) for _, _, span in server.asked]
+    starts = [int(span[6:-1] or 0) for _, _, span, _ in server.asked]
     assert starts[0] == 0 < starts[1] < starts[2]
     assert len(told) == 2
     assert all(0.5 <= wait <= 1 for wait in waits)  # each has brought bytes, so pauses do not grow
@@ -77,6 +77,7 @@ def test_what_cannot_be_continued_starts_again_and_says_so(server, tmp_path, wai
         Fetcher(tell=change).fetch(RemoteFile(f"{url}/a.tar.gz", tmp_path / "a.tar.gz"))
     assert (tmp_path / "a.tar.gz").read_bytes() == CONTENT
     assert say in told[1]
+    assert [version for _, _, _, version in server.asked][:2] == ["", '"one"']  # asked with If-Range
 
 
 @pytest.mark.parametrize(("version", "size", "starts"), [("", 300_000, [0]), ('"one"', 300_000, [200_000])])
@@ -86,7 +87,7 @@ def test_another_run_continues_from_the_last_sync_if_the_version_is_known(server
         (tmp_path / "a.tar.gz.part.version").write_text(version)
     fetch(server, tmp_path / "a.tar.gz", md5="")
     assert (tmp_path / "a.tar.gz").read_bytes() == CONTENT
-    assert [int(span[6:-1] or 0) for _, _, span in server.asked] == starts
+    assert [int(span[6:-1] or 0) for _, _, span, _ in server.asked] == starts
 
 
 @pytest.mark.parametrize(("fault", "size"), [("promises more", 0), ("", len(CONTENT) + 150_000)])
@@ -181,5 +182,5 @@ def test_a_killed_process_leaves_what_another_continues(server, tmp_path):
         process.wait()
         subprocess.run([sys.executable, "-c", code], check=True)
     assert target.read_bytes() == CONTENT
-    assert [span for _, _, span in server.asked][1] > "bytes=1"
+    assert [span for _, _, span, _ in server.asked][1] > "bytes=1"
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz"]

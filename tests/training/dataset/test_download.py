@@ -1,0 +1,190 @@
+"""The data sets of a collection, from servers that are ours."""
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+from torchvision.datasets import inaturalist
+
+from models.errors import DataError, RecipeError
+from tests.training.dataset.file_server import FileServer
+from training.dataset import download as module
+from training.dataset.collection import read_collection
+from training.dataset.download import Download, download
+
+CONTENT = {f"/inat/{name}.tar.gz": name.encode() * 999 for name in ("train_mini", "train_mini.json", "val", "val.json")}
+OTHER = {"/list.txt": b"a\nb\n" * 99, "/zip": b"PK" * 999}
+
+
+def md5(content):
+    return hashlib.md5(content).hexdigest()
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A collection with a source of each kind, its server, and the folder for its data sets."""
+    server = FileServer(CONTENT | OTHER)
+    with server.running() as url:
+        for part, name in (("2021_train_mini", "train_mini"), ("2021_valid", "val")):
+            monkeypatch.setitem(inaturalist.DATASET_URLS, part, f"{url}/inat/{name}.tar.gz")
+            monkeypatch.setitem(inaturalist.DATASET_MD5, part, md5(CONTENT[f"/inat/{name}.tar.gz"]))
+            monkeypatch.setitem(module._MD5_OF_LISTS, part, md5(CONTENT[f"/inat/{name}.json.tar.gz"]))
+        archive = {"key": "plantnet_300K.zip", "size": 1998, "checksum": f"md5:{md5(OTHER['/zip'])}"}
+        record = {"id": 7, "files": [archive | {"links": {"self": f"{url}/zip"}}]}
+        server.files["/api/records/7"] = json.dumps(record).encode()
+        text = 'name = "published"\n'
+        for name, layout, file, note in (
+            ("inat", "inaturalist", '2021_train_mini", "2021_valid', "non-commercial"),
+            ("plantnet", "plantnet", f"{url}/api/records/7", "by image"),
+            ("lists", "table", f"{url}/list.txt", ""),
+        ):
+            root = "lists/labels.csv" if layout == "table" else f"raw/{name}"
+            text += f'[sources.{name}]\nlayout = "{layout}"\nroot = "{root}"\nfiles = ["{file}"]\nnote = "{note}"\n'
+        (tmp_path / "own.toml").write_text(text)
+        yield SimpleNamespace(server=server, url=url, toml=tmp_path / "own.toml", root=tmp_path / "data")
+
+
+def run(published, **options):
+    """Returns what the download tells."""
+    told = []
+    options = {"yes": True} | options
+    download(Download(collection=published.toml, root=published.root, **options), tell=told.append)
+    return "\n".join(told)
+
+
+def contents(root):
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.suffix in {".gz", ".zip"}
+    }
+
+
+ALL = {f"raw{path}": content for path, content in CONTENT.items()} | {"raw/plantnet/plantnet_300K.zip": OTHER["/zip"]}
+
+
+def test_everything_is_downloaded_once_and_checked_again(published):
+    told = run(published)
+    assert contents(published.root) == ALL
+    assert (published.root / "lists" / "list.txt").read_bytes() == OTHER["/list.txt"]
+    first_done = told.index("GB, checked")
+    for words in (
+        "inat: non-commercial",
+        "lists: its license is not known",
+        "Free in",
+        "list.txt: 0.00 GB, no published",
+    ):
+        assert told.index(words) < first_done
+    published.server.asked.clear()
+    assert run(published, yes=False).count("there already, checked") == 5
+    assert {command for command, *_ in published.server.asked} == {"HEAD"}  # of the file without a checksum
+
+
+def test_a_damaged_copy_is_fetched_again_and_a_wrong_file_stops_no_other(published):
+    run(published)
+    damaged = published.root / "raw/inat/val.tar.gz"
+    damaged.write_bytes(b"damaged")
+    assert "val.tar.gz is not the published file" in run(published)
+    assert damaged.read_bytes() == CONTENT["/inat/val.tar.gz"]
+    for path in published.root.glob("raw/inat/*"):
+        path.unlink()
+    published.server.files["/inat/val.tar.gz"] = b"other"
+    with pytest.raises(DataError, match=r"1 of 6 files .*expected MD5"):
+        run(published)
+    assert contents(published.root) == {
+        path: content for path, content in ALL.items() if not path.endswith("val.tar.gz")
+    }
+    assert damaged.with_name("val.tar.gz.wrong").read_bytes() == b"other"
+
+
+def test_a_mirror_has_the_files_of_the_folder(published):
+    published.server.files = {f"/copy/{path}": content for path, content in ALL.items()} | {
+        "/copy/raw/plantnet/record.json": published.server.files["/api/records/7"]
+    }
+    run(published, mirror=f"{published.url}/copy/", without=("lists",))
+    assert contents(published.root) == ALL
+
+
+@pytest.mark.parametrize(
+    ("terminal", "answer", "say"), [(False, "", "no terminal"), (True, "n", "not y"), (True, "y", "")]
+)
+def test_nothing_is_downloaded_without_a_yes(published, monkeypatch, terminal, answer, say):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
+    monkeypatch.setattr("builtins.input", lambda _: answer)
+    if answer == "y":
+        run(published, yes=False)
+    else:
+        with pytest.raises(DataError, match=rf"{say}.*pass --yes"):
+            run(published, yes=False)
+    assert bool(contents(published.root)) == (answer == "y")
+
+
+def test_a_small_disk_is_said_before_the_first_byte(published, monkeypatch):
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    with pytest.raises(DataError, match=r"too small.*--without"):
+        run(published)
+    assert not contents(published.root)
+
+
+def test_a_data_set_of_kaggle_comes_through_its_package_or_by_hand(published, monkeypatch):
+    text = published.toml.read_text().replace(f"{published.url}/api/records/7", "kaggle:ann/house-plants")
+    published.toml.write_text(text.replace('layout = "plantnet"', 'layout = "image_folder"'))
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(DataError, match=r"kaggle\.com/datasets/ann/house-plants into .*raw/plantnet by hand"):
+        run(published)
+
+    def dataset_download(handle, output_dir, force_download):
+        (published.root / "raw" / "plantnet.part" / handle).mkdir(parents=True)
+
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: True)
+    monkeypatch.setitem(sys.modules, "kagglehub", SimpleNamespace(dataset_download=dataset_download))
+    run(published)
+    assert (published.root / "raw/plantnet/ann/house-plants").is_dir()
+    assert "Kaggle" not in run(published)
+
+
+@pytest.mark.parametrize("files", ["2021_tarin", "ftp://host/a.zip", "https://host/", "https://host/.."])
+def test_an_entry_that_names_no_file_is_one_error(published, files):
+    published.toml.write_text(published.toml.read_text().replace("2021_valid", files))
+    with pytest.raises(DataError, match=r"cannot be used \(got .*2021_train_mini"):
+        run(published)
+
+
+def test_a_record_cannot_write_elsewhere(published):
+    published.server.files["/api/records/7"] = published.server.files["/api/records/7"].replace(b"plantnet_", b"../")
+    with pytest.raises(DataError, match="cannot be used"):
+        run(published)
+
+
+def test_sources_are_left_out_by_name(published):
+    assert [*read_collection(published.toml, ["lists", "inat"]).sources] == ["plantnet"]
+    for names in (["iant"], ["inat", "plantnet", "lists"]):
+        with pytest.raises(RecipeError, match="--without"):
+            read_collection(published.toml, names)
+
+
+@pytest.mark.slow
+def test_a_killed_download_ends_equal(published):
+    published.toml.write_text(
+        published.toml.read_text().replace('"2021_train_mini", "2021_valid"', f'"{published.url}/big.zip"')
+    )
+    big = published.server.files["/big.zip"] = bytes(range(250)) * 200_000
+    published.server.faults = ["", "hold", "hold", "hold"]  # the record is first
+    command = [sys.executable, "training/prepare.py", "download", published.toml, "--root", published.root, "--yes"]
+    part = published.root / "raw/inat/big.zip.part"
+    with subprocess.Popen(command) as process:
+        for _ in range(1200):
+            if part.exists() and part.stat().st_size > len(big) // 2:
+                break
+            threading.Event().wait(0.05)
+        process.send_signal(signal.SIGKILL)
+    published.server.hold.set()
+    published.server.faults.clear()
+    ended = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "Next: python training/prepare.py sources" in ended
+    assert (published.root / "raw/inat/big.zip").read_bytes() == big
+    assert not [*published.root.rglob("*.part*")]
+    assert any(span > "bytes=1" for _, path, span, _ in published.server.asked if path == "/big.zip")

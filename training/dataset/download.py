@@ -1,0 +1,255 @@
+"""Downloads what a collection lists. Archives stay as they are: `prepare.py sources` reads them where they lie."""
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path, PurePosixPath
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+import tyro
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from models.atomic_file import locked
+from models.errors import DataError, without_password
+from training.dataset.archive import stem
+from training.dataset.collection import SourceEntry, read_collection
+from training.dataset.transfer import Fetcher, RemoteFile
+from training.toml_file import Section
+
+# From the README of github.com/visipedia/inat_comp, folder 2021, section Data; torchvision has those of the pictures.
+_MD5_OF_LISTS: Final = {
+    "2021_train": "38a7bb733f7a09214d44293460ec0021",
+    "2021_train_mini": "395a35be3651d86dc3b0d365b8ea5f92",
+    "2021_valid": "4d761e0f6a86cc63e8f7afc91f6a8f0b",
+}
+_AT_ONCE: Final = 3
+_KAGGLE: Final = "kaggle:"
+_RECORD: Final = "/api/records/"
+_RECORD_FILE: Final = "record.json"
+_FORMS: Final = (
+    f"{', '.join(_MD5_OF_LISTS)}, https://HOST/FILE#md5=SUM, https://zenodo.org/api/records/N or kaggle:OWNER/NAME"
+)
+
+
+class Download(Section, frozen=True, kw_only=True):
+    """Downloads the data sets of a collection, as archives; the same command continues, and checks what is there."""
+
+    collection: tyro.conf.Positional[Path]
+    """A TOML file, or the name of one in training/recipes."""
+    root: Path = Path()
+    """Folder that the data sets' roots are relative to."""
+    without: tuple[str, ...] = ()
+    """Sources to leave out."""
+    mirror: str = ""
+    """Address of a copy of the folder ROOT, such as an institute's, to download from instead of the publishers'
+    addresses."""
+    yes: bool = False
+    """Do not ask before the download."""
+
+
+class Plan(msgspec.Struct):
+    """What is to be done for the sources of a collection."""
+
+    files: list[RemoteFile] = []
+    terms: list[str] = []
+    """A sentence on the license of each source."""
+    kaggle: list[tuple[str, Path]] = []
+    """Data sets that are not there yet: name at Kaggle, folder."""
+
+
+class _RecordFile(msgspec.Struct, frozen=True):
+    key: str
+    size: int
+    checksum: str
+    links: dict[str, str]
+
+
+class _Record(msgspec.Struct, frozen=True):
+    files: list[_RecordFile]
+
+
+def download(command: Download, *, tell: Callable[[str], None] = print) -> None:
+    """Downloads and checks everything, after it has told size, free disk and licenses, and has asked.
+
+    Raises:
+        DataError: Something is not there in the end, the disk is too small, or nobody said yes. What is complete stays.
+        RecipeError: The collection cannot be used.
+    """
+    collection = read_collection(command.collection, command.without)
+    fetcher = Fetcher(tell=tell)
+    with locked(command.root, "another process downloads into this folder", remedy="wait for it"):
+        plan = Plan()
+        for name, entry in collection.sources.items():
+            _add(plan, name, entry, command, fetcher)
+        if not plan.files and not plan.kaggle:
+            raise DataError("the collection lists no files", value=command.collection, remedy="set `files` of a source")
+        _agree(plan, command, tell)
+        _fetch_all(plan.files, fetcher, tell)
+        for handle, folder in plan.kaggle:
+            _from_kaggle(handle, folder)
+    without = f" --without {' '.join(command.without)}" if command.without else ""
+    tell(
+        f"Complete. Next: python training/prepare.py sources {command.collection} --root {command.root}{without} "
+        "--out DATA --shards PACKED"
+    )
+
+
+def _add(plan: Plan, name: str, entry: SourceEntry, command: Download, fetcher: Fetcher) -> None:
+    root = command.root / entry.root
+    folder = root.parent if entry.layout == "table" or stem(root) else root
+    plan.terms.append(f"{name}: {entry.note or entry.license or 'its license is not known'}")
+    for text in entry.files:
+        if not text.startswith(_KAGGLE):
+            plan.files += [_sized(file, fetcher) for file in _files(text, folder, command, fetcher)]
+        elif not (folder.is_dir() and any(folder.iterdir())):
+            plan.kaggle.append((text.removeprefix(_KAGGLE), folder))
+
+
+def _files(text: str, folder: Path, command: Download, fetcher: Fetcher) -> Iterator[RemoteFile]:
+    """Yields the files that an entry of `files` stands for, as the mirror has them if there is one."""
+    from torchvision.datasets.inaturalist import DATASET_MD5, DATASET_URLS
+
+    def file(url: str, md5: str = "", num_bytes: int | None = None, name: str = "") -> RemoteFile:
+        name = name or PurePosixPath(urlsplit(url).path).name
+        if name in {"", ".", ".."} or "/" in name or urlsplit(url).scheme not in {"http", "https"}:
+            raise DataError("`files` of a source cannot be used", value=text, limit=_FORMS, remedy="correct it")
+        path = folder / name
+        if command.mirror:
+            url = f"{command.mirror.rstrip('/')}/{path.relative_to(command.root).as_posix()}"
+        return RemoteFile(url, path, md5, num_bytes)
+
+    if text in _MD5_OF_LISTS:
+        url = DATASET_URLS[text]
+        yield file(url, DATASET_MD5[text])
+        yield file(url.replace(".tar.gz", ".json.tar.gz"), _MD5_OF_LISTS[text])
+    elif _RECORD in text:
+        record = file(text, name=_RECORD_FILE)
+        if not record.path.exists():  # a record with other files has another number
+            fetcher.fetch(record)
+        try:
+            listed = msgspec.json.decode(record.path.read_bytes(), type=_Record).files
+        except ValueError as error:
+            raise DataError(f"{record.path} lists no files", value=error, remedy="remove it, and try again") from error
+        for each in listed:
+            kind, _, checksum = each.checksum.partition(":")
+            yield file(each.links.get("self", ""), checksum if kind == "md5" else "", each.size, each.key)
+    else:
+        url, _, checksum = text.partition("#md5=")
+        yield file(url, checksum)
+
+
+def _sized(file: RemoteFile, fetcher: Fetcher) -> RemoteFile:
+    if file.num_bytes is None and not (file.md5 and file.path.exists()):
+        return msgspec.structs.replace(file, num_bytes=fetcher.num_bytes(file.url))
+    return file
+
+
+def _agree(plan: Plan, command: Download, tell: Callable[[str], None]) -> None:
+    """Tells what will be downloaded, and asks.
+
+    Raises:
+        DataError: The disk is too small, a package is missing, or the answer is not yes.
+    """
+    missing = 0
+    for file in plan.files:
+        size = "of unknown size" if file.num_bytes is None else f"{file.num_bytes / 1e9:.2f} GB"
+        there = file.path.exists()
+        if not there:
+            part = file.path.with_name(f"{file.path.name}.part")
+            missing += max(0, (file.num_bytes or 0) - (part.stat().st_size if part.exists() else 0))
+        checked = "" if file.md5 else ", no published checksum: unchecked"
+        tell(without_password(f"{file.url}: {'there already' if there else size}{checked}"))
+    for handle, folder in plan.kaggle:
+        tell(f"{handle} of Kaggle: of unknown size, no published checksum: unchecked")
+        if command.mirror or importlib.util.find_spec("kagglehub") is None:
+            raise DataError(
+                f"{handle} comes from Kaggle alone, through its package kagglehub",
+                remedy=f"install the extra kaggle, or unpack https://www.kaggle.com/datasets/{handle} into {folder} by "
+                "hand, or pass --without",
+            )
+    free = shutil.disk_usage(command.root).free
+    tell(f"To download: {missing / 1e9:.2f} GB. Free in {command.root.resolve()}: {free / 1e9:.2f} GB.")
+    for sentence in plan.terms:
+        tell(f"  {sentence}")
+    if missing > free:
+        raise DataError(
+            "the disk is too small",
+            value=f"{free / 1e9:.2f} GB free",
+            limit=f"{missing / 1e9:.2f} GB",
+            remedy="give another --root, or leave out sources with --without",
+        )
+    if command.yes or (all(file.path.exists() for file in plan.files) and not plan.kaggle):
+        return
+    asked = sys.stdin.isatty()
+    if not asked or input("Download under these terms? [y/N] ").strip().lower() not in {"y", "yes"}:
+        said = "the answer was not y" if asked else "there is no terminal to ask on"
+        raise DataError("nothing is downloaded without a yes", value=said, remedy="pass --yes")
+
+
+def _fetch_all(files: list[RemoteFile], fetcher: Fetcher, tell: Callable[[str], None]) -> None:
+    """Fetches and checks several files at once; one that fails does not stop the others."""
+    failed: list[Exception] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with (
+        Progress(*columns, TimeRemainingColumn(), disable=not sys.stdout.isatty()) as progress,
+        ThreadPoolExecutor(_AT_ONCE) as pool,
+    ):
+        try:
+            for future in as_completed([pool.submit(_complete, file, fetcher, progress, tell) for file in files]):
+                error = future.exception()
+                if isinstance(error, DataError | OSError):
+                    failed.append(error)
+                    tell(f"failed: {error}")
+                else:
+                    tell(future.result())
+        finally:
+            fetcher.stopped.set()  # after Ctrl-C
+            pool.shutdown(cancel_futures=True)
+    if failed:
+        raise DataError(
+            f"{len(failed)} of {len(files)} files could not be downloaded",
+            value=failed[0],
+            remedy="the same command continues; complete files stay",
+        )
+
+
+def _complete(file: RemoteFile, fetcher: Fetcher, progress: Progress, tell: Callable[[str], None]) -> str:
+    """Makes sure of a file, and returns a sentence about it."""
+    task = progress.add_task(file.path.name, total=file.num_bytes)
+
+    def watch(position: int, moved: int) -> None:
+        if moved:
+            progress.advance(task, moved)
+        else:  # a start there is no speed
+            progress.reset(task, completed=position)
+
+    done = "checked" if file.md5 else "unchecked"
+    if file.path.exists():
+        try:
+            fetcher.require_content(file.path, file, watch)
+        except DataError:
+            fetcher.go_on()
+            tell(f"{file.path} is not the published file: now NAME.wrong, and fetched again")
+        else:
+            return f"{file.path}: there already, {done}"
+    fetcher.fetch(file, watch=watch)
+    return f"{file.path}: {file.path.stat().st_size / 1e9:.2f} GB, {done}"
+
+
+def _from_kaggle(handle: str, folder: Path) -> None:
+    import kagglehub
+
+    part = folder.with_name(f"{folder.name}.part")
+    try:
+        kagglehub.dataset_download(handle, output_dir=str(part), force_download=True)
+    except Exception as error:  # its own, or of requests
+        raise DataError(
+            f"{handle} cannot be downloaded from Kaggle",
+            value=error,
+            remedy=f"unpack https://www.kaggle.com/datasets/{handle} into {folder} by hand, or pass --without",
+        ) from error
+    part.replace(folder)
