@@ -3,7 +3,7 @@
 python training/flora.py mini --root data/raw --out floras/mini
 python training/flora.py my_plants --out floras/mine
 
-It starts the programs that stand beside it, one after another: download, prepare, train, evaluate, export, promote. A
+It starts the programs that stand beside it, one after another: download, prepare, train, export, evaluate, promote. A
 step reads what the step before has left in OUT. The same command continues a run that was interrupted.
 """
 
@@ -121,23 +121,12 @@ def steps(command: Command) -> Iterator[Step]:
         "--auto-resume",
     ]
     yield Step("train", _program(*train, *_others(data, _TRAIN)), bundle / BUNDLE_FILE)
-    report = command.out / "report"
-    evaluate: list[object] = ["evaluate", "--data", packed, "--checkpoint", best, "--out", report]
-    yield Step("evaluate", _program(*evaluate, *_others(data, _TEST)), bundle / BUNDLE_FILE)
     description = ["--description", flora.description] if flora.description else []
-    export: list[object] = [
-        "export",
-        "--checkpoint",
-        best,
-        "--data",
-        packed,
-        "--out",
-        bundle,
-        "--name",
-        flora.name,
-        *description,
-    ]
-    yield Step("export", _program(*export, *_others(data, _EXPORT)), bundle / BUNDLE_FILE)
+    export: list[object] = ["export", "--checkpoint", best, "--data", packed, "--out", bundle, "--name", flora.name]
+    yield Step("export", _program(*export, *description, *_others(data, _EXPORT)), bundle / BUNDLE_FILE)
+    report = command.out / "report"
+    evaluate: list[object] = ["evaluate", "--data", packed, "--bundle", bundle, "--out", report]
+    yield Step("evaluate", _program(*evaluate, *_others(data, _TEST)), report / "bundle-test.json")
     registry = command.out / "registry"
     yield Step("promote", _program("release", "promote", bundle, registry, "--data", packed), registry / "current")
 

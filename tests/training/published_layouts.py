@@ -9,6 +9,9 @@ ROOT/collection.toml   the collection, for training/prepare.py sources
 
 import io
 import json
+import shutil
+import tarfile
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -237,3 +240,32 @@ def taxon_row(species, accepted):
     family = species_name(accepted).family
     place = ("species", "Plantae", family, name.genus, name.name)
     return [str(species), scientific, "L.", status, accepted_id, *place]
+
+
+def write_archives(unpacked, root):
+    """Packs the layouts as their publishers do: iNaturalist by split, each list apart; the others as one file each."""
+    for name in ("inat2021", "plantnet300k", "house_plants"):
+        shutil.copytree(unpacked / name, root / name)
+    for name in ("train", "val", "train.json", "val.json"):
+        archive(root / "inat2021" / name, "tar.gz")
+    (root / "plantnet300k").rename(root / "plantnet_300K")
+    (root / "plantnet300k").mkdir()
+    archive(root / "plantnet_300K", "zip")
+    (root / "plantnet_300K.zip").rename(root / "plantnet300k" / "plantnet_300K.zip")
+    archive(root / "house_plants", "tar", above="archive/")
+    shutil.copy(unpacked / "taxon.tsv", root)
+    text = (unpacked / "collection.toml").read_text().replace('root = "house_plants"', 'root = "house_plants.tar"')
+    (root / "collection.toml").write_text(text)
+    return root
+
+
+def archive(folder, kind, *, above=""):
+    """Replaces a folder, or a file, by an archive of it."""
+    if kind == "zip":
+        with zipfile.ZipFile(f"{folder}.zip", "w") as packed:
+            for path in sorted(folder.rglob("*")):
+                packed.write(path, f"{above}{path.relative_to(folder.parent)}")
+    else:
+        with tarfile.open(f"{folder}.{kind}", f"w:{kind.partition('.')[2]}") as packed:
+            packed.add(folder, f"{above}{folder.name}")
+    shutil.rmtree(folder) if folder.is_dir() else folder.unlink()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import DataError
-from tests.training.published_layouts import write_published_layouts
+from tests.training.published_layouts import archive, write_archives, write_published_layouts
 from tests.training.small import ROOT
 from training.dataset.archive import members
 from training.dataset.manifest import Manifest
@@ -25,18 +25,6 @@ from training.prepare import Sources, prepare
 PLACES = ("sha256", "shard", "offset", "length", "width", "height")
 
 
-def archive(folder, kind, *, above=""):
-    """Replaces a folder, or a file, by an archive of it."""
-    if kind == "zip":
-        with zipfile.ZipFile(f"{folder}.zip", "w") as packed:
-            for path in sorted(folder.rglob("*")):
-                packed.write(path, f"{above}{path.relative_to(folder.parent)}")
-    else:
-        with tarfile.open(f"{folder}.{kind}", f"w:{kind.partition('.')[2]}") as packed:
-            packed.add(folder, f"{above}{folder.name}")
-    shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
-
-
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
     root = tmp_path_factory.mktemp("unpacked")
@@ -47,21 +35,7 @@ def unpacked(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def archived(unpacked, tmp_path_factory):
-    """As the publishers pack them: iNaturalist by split, each list apart; Pl@ntNet and the house plants as one file."""
-    root = tmp_path_factory.mktemp("archived")
-    for name in ("inat2021", "plantnet300k", "house_plants"):
-        shutil.copytree(unpacked / name, root / name)
-    for name in ("train", "val", "train.json", "val.json"):
-        archive(root / "inat2021" / name, "tar.gz")
-    (root / "plantnet300k").rename(root / "plantnet_300K")
-    (root / "plantnet300k").mkdir()
-    archive(root / "plantnet_300K", "zip")
-    (root / "plantnet_300K.zip").rename(root / "plantnet300k" / "plantnet_300K.zip")
-    archive(root / "house_plants", "tar", above="archive/")
-    shutil.copy(unpacked / "taxon.tsv", root)
-    text = (unpacked / "collection.toml").read_text().replace('root = "house_plants"', 'root = "house_plants.tar"')
-    (root / "collection.toml").write_text(text)
-    return root
+    return write_archives(unpacked, tmp_path_factory.mktemp("archived"))
 
 
 @pytest.fixture(scope="module")
