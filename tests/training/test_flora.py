@@ -28,7 +28,7 @@ def command(folder, **options):
 
 def start(folder):
     program = [sys.executable, "training/flora.py", folder / "plants", "--out", folder / "out", "--recipe", TINY]
-    return subprocess.Popen(program, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(program, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def losses(folder):
