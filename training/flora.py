@@ -165,11 +165,14 @@ def _start(step: Step) -> None:
     if step.name == "train" and _num_gpus() > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "gpu", "--max-restarts", "3"]
     process = subprocess.Popen([*launcher, str(_PROJECT / program), *arguments])
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda caught, _: process.send_signal(caught))
+    # Ctrl-C reaches the program too: the terminal sends it to both. SIGTERM comes to this process alone.
+    before = [
+        signal.signal(signal.SIGINT, lambda *_: None),
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
+    ]
     code = process.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+    signal.signal(signal.SIGINT, before[0])
+    signal.signal(signal.SIGTERM, before[1])
     if code:
         sys.stderr.write(f"{step.name} ended with code {code}; the same command continues there\n")
         raise SystemExit(code if code > 0 else 128 - code)
