@@ -92,7 +92,7 @@ def simple(path, url):
 
 
 def names(server):
-    return sorted(path for _, path, _ in server.asked)
+    return sorted(path for _, path, *_ in server.asked)
 
 
 def test_a_download_becomes_training_data_with_license_author_day_and_place(server, tmp_path, capsys):
