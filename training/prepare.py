@@ -48,7 +48,7 @@ from training.dataset.collection import READERS, Collection, CutShare, NearCopyB
 from training.dataset.download import Download, download
 from training.dataset.manifest import MANIFEST_FILE, Manifest, SourceNote, write_manifest
 from training.dataset.name_table import with_names
-from training.dataset.others import NEGATIVES_LIST, Lists, keep_out, without_a_plant, write_lists
+from training.dataset.others import NEGATIVES_LIST, Lists, keep_out, leave_out, without_a_plant, write_lists
 from training.dataset.report.findings import Report, build_report
 from training.dataset.report.page import HTML_FILE, advice, report_files
 from training.dataset.selection import manifest_columns, select_pictures
@@ -320,26 +320,7 @@ def read_sources(collection: Collection, base: Path) -> dict[str, SourceContents
     for name, entry in collection.sources.items():
         columns = (entry.columns,) if entry.layout == "table" else ()
         contents[name] = READERS[entry.layout](name, (base / entry.root).resolve(), entry.license, *columns)
-    return _without(collection.leave_out, contents)
-
-
-def _without(wrong: Mapping[str, str], contents: Mapping[str, SourceContents]) -> dict[str, SourceContents]:
-    missing = dict(wrong)
-    kept = {}
-    for name, source in contents.items():
-        records = []
-        left_out = [*source.left_out]
-        for record in source.records:
-            reason = missing.pop(picture := f"{name}:{record.path}", None)
-            if reason is None:
-                records.append(record)
-            else:
-                left_out.append(LeftOut(picture=picture, code="wrong_label", reason=reason))
-        kept[name] = msgspec.structs.replace(source, records=records, left_out=left_out)
-    if missing:
-        remedy = "correct leave_out in the collection"
-        raise DataError("no data set has a picture that is to be left out", value=min(missing), remedy=remedy)
-    return kept
+    return leave_out(contents, collection.leave_out)
 
 
 def name_classes(collection: Collection, base: Path, sources: Mapping[str, SourceContents]) -> Classes:

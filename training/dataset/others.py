@@ -1,4 +1,4 @@
-"""Pictures of no class that come with a data set: plants of genera that are kept out, and pictures without a plant.
+"""Pictures that get no class: with a wrong label, of genera that are kept out, and without a plant.
 
 A network that has only seen its plants gives their names to everything. iNaturalist 2021 shows more than plants, and
 the plants that are kept out have the cameras and the style of the others.
@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from models.atomic_file import replaced
+from models.errors import DataError
 from training.dataset.classes import Classes
 from training.dataset.sources.json_layouts import choose_alike, read_negatives
 from training.dataset.sources.record import LeftOut, SourceContents
@@ -39,6 +40,30 @@ class Other(NamedTuple):
 
 Lists = Mapping[str, Sequence[Other]]
 """Name of a list -> its pictures."""
+
+
+def leave_out(contents: Mapping[str, SourceContents], wrong: Mapping[str, str]) -> dict[str, SourceContents]:
+    """Leaves out the pictures whose labels a collection calls wrong, by picture id.
+
+    Raises:
+        DataError: No source has one of them.
+    """
+    missing = dict(wrong)
+    kept = {}
+    for name, source in contents.items():
+        records = []
+        left_out = [*source.left_out]
+        for record in source.records:
+            reason = missing.pop(picture := f"{name}:{record.path}", None)
+            if reason is None:
+                records.append(record)
+            else:
+                left_out.append(LeftOut(picture=picture, code="wrong_label", reason=reason))
+        kept[name] = replace(source, records=records, left_out=left_out)
+    if missing:
+        remedy = "correct leave_out in the collection"
+        raise DataError("no data set has a picture that is to be left out", value=min(missing), remedy=remedy)
+    return kept
 
 
 def keep_out(

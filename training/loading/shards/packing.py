@@ -9,12 +9,12 @@ pictures are reduced once, instead of in every epoch; a small one is copied, nev
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -121,9 +121,10 @@ def _unusable(source: SourcePicture, what: str, why: object) -> DataError:
     )
 
 
-_AHEAD: Final = 4  # tasks per process that may wait to be written
+AHEAD: Final = 4  # tasks per process that may wait to be written
 _TASK_BYTES: Final = 2_000_000  # one camera file, or many small files
 _MOST_LISTED: Final = 10
+Item = TypeVar("Item")
 
 
 class Pack(PackOptions, frozen=True, kw_only=True):
@@ -196,7 +197,7 @@ def _write_shards(command: Pack, pending: Sequence[Shard], manifest: Manifest, p
     context = clean_context("training.loading.shards.packing")
     with ProcessPoolExecutor(command.workers, mp_context=context, initializer=end_with_parent) as pool:
         encode = partial(_encode_all, short_side_px=command.short_side_px, quality=command.quality)
-        encoded = in_order(pool, encode, _tasks(sources), most=_AHEAD * command.workers)
+        encoded = in_order(pool, encode, in_tasks(sources, lambda each: each.length), most=AHEAD * command.workers)
         pictures = iter(track(encoded, "Packing", sum(len(shard.rows) for shard in pending)))
         for shard in pending:
             write_shard(command.out, shard, islice(pictures, len(shard.rows)), manifest, plan)
@@ -207,17 +208,17 @@ def _encode_all(sources: Sequence[SourcePicture], *, short_side_px: int, quality
     return [encode_picture(source, short_side_px, quality) for source in sources]
 
 
-def _tasks(sources: Iterable[SourcePicture]) -> Iterator[list[SourcePicture]]:
+def in_tasks(pictures: Iterable[Item], num_bytes: Callable[[Item], int]) -> Iterator[list[Item]]:
     """Groups consecutive pictures into tasks of about `_TASK_BYTES`: a task for each small picture would be slow."""
-    task: list[SourcePicture] = []
-    num_bytes = 0
-    for source in sources:
-        task.append(source)
-        num_bytes += source.length
-        if num_bytes >= _TASK_BYTES:
+    task: list[Item] = []
+    total = 0
+    for picture in pictures:
+        task.append(picture)
+        total += num_bytes(picture)
+        if total >= _TASK_BYTES:
             yield task
             task = []
-            num_bytes = 0
+            total = 0
     if task:
         yield task
 

@@ -28,12 +28,10 @@ from training.dataset.archive import members
 from training.dataset.audit.examine import OUTCOME, Failure, Outcome, examine_bytes, usable
 from training.dataset.manifest import SCHEMA, Manifest, write_manifest
 from training.dataset.sources.record import ImageInfo, LeftOut
-from training.loading.shards.packing import reduced
+from training.loading.shards.packing import AHEAD, in_tasks, reduced
 from training.loading.shards.shard_files import STORED_COLUMNS, PackOptions, StoredPicture, add_picture
 from training.processes import clean_context, end_with_parent, in_order
 
-_AHEAD: Final = 4  # tasks per process that wait to be written
-_TASK_BYTES: Final = 2_000_000
 _MOST_ABOVE: Final = 8  # folders of an archive above those of the data set
 _IDENTITY: Final = b"stream"
 _SCHEMA: Final = pa.schema(
@@ -88,7 +86,8 @@ def stream(pass_: Stream, out: Path, options: PackOptions, workers: int) -> pa.T
     context = clean_context("training.loading.shards.streaming", "scipy.fftpack")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
         work = partial(_examine_all, options=options)
-        found = in_order(pool, work, _tasks(_pictures(pass_, done)), most=_AHEAD * workers)
+        tasks = in_tasks(_pictures(pass_, done), lambda each: len(each.data))
+        found = in_order(pool, work, tasks, most=AHEAD * workers)
         left = iter(track(found, f"Streaming {pass_.source}", len(pass_.kept_bytes) - len(done)))
         while len(table := _write_shard(out / _name(pass_, len(tables)), left, options, identity)):
             tables.append(table)
@@ -161,16 +160,6 @@ def _path(member: str, wanted: Stream) -> str | None:
             return path
         path = path.partition("/")[2]
     return None
-
-
-def _tasks(pictures: Iterator[_Picture]) -> Iterator[list[_Picture]]:
-    task: list[_Picture] = []
-    for picture in pictures:
-        task.append(picture)
-        if sum(len(each.data) for each in task) >= _TASK_BYTES:
-            yield task
-            task = []
-    yield task
 
 
 def _examine_all(pictures: Sequence[_Picture], *, options: PackOptions) -> list[_Examined]:
