@@ -126,7 +126,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("kind", ["tar", "tar.gz", "zip"])
+@pytest.mark.parametrize("kind", ["tar.gz", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tar", "zip"))])
 def test_a_killed_pass_continues_after_its_last_shard(unpacked, tmp_path, kind):
     shutil.copytree(unpacked / "inat2021" / "train", tmp_path / "train")
     paths = [path.relative_to(tmp_path).as_posix() for path in sorted((tmp_path / "train").rglob("*.jpg"))]
