@@ -299,13 +299,6 @@ def test_a_purge_asks_for_many_pictures_at_once(folder):
         assert len(statements) < len(pictures) / 4
 
 
-def test_a_picture_of_two_corrections_needs_room_once(folder):
-    with Store(folder, max_bytes=2 * len(ROSE) + len(DAISY) - 1) as store:
-        store.put(correction(0), [ROSE])
-        store.put(correction(1), [ROSE])
-        store.put(correction(2), [DAISY])
-
-
 @contextmanager
 def listening(name, listener):
     event.listen(Engine, name, listener)

@@ -49,46 +49,48 @@ def run(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def table(folder):
-    with (folder / TABLE_FILE).open(newline="") as stream:
-        return [(row["scientific_name"], (folder / row["path"]).read_bytes()) for row in csv.DictReader(stream)]
-
-
-def test_what_a_reviewer_found_right_is_exported_and_prepared(folder, tmp_path, capsys):
-    fill(folder, (correction(0), ROSE), (correction(1, "Crocus vernus"), CROCUS), (correction(2), DAISY))
-    assert "2 of 2" in run(capsys, "review", folder, f"{0:032x}", f"{1:032x}", "--reviewer", "ann")
-    assert "1 of 1" in run(capsys, "review", folder, f"{2:032x}", "--reviewer", "ann", "--wrong")
-    assert "prepare.py table" in run(capsys, "export", folder, "--reviewer", "ann", "--out", tmp_path / "out")
-    assert table(tmp_path / "out") == [("Rosa rugosa", ROSE), ("Crocus vernus", CROCUS)]
-    report = prepare(Table(table=tmp_path / "out" / TABLE_FILE, out=tmp_path / "data", workers=1))
-    assert (report.num_pictures, report.num_outputs) == (2, 2)
-
-
-def test_a_named_reviewer_needs_no_review_of_their_own_corrections(folder, tmp_path, capsys):
-    fill(folder, (correction(0, person="ann"), ROSE), (correction(1, person="bob"), DAISY))
-    run(capsys, "export", folder, "--reviewer", "ann", "--out", tmp_path / "out")
-    assert table(tmp_path / "out") == [("Rosa rugosa", ROSE)]
-
-
-def test_people_agree_only_as_different_keys_about_one_picture(folder, tmp_path, capsys):
-    same = [correction(number, person=person) for number, person in enumerate(("ann", "bob", "ann", "", ""))]
-    fill(folder, *((each, ROSE) for each in same[:2]), *((each, DAISY) for each in same[2:]))
-    run(capsys, "export", folder, "--people", "2", "--out", tmp_path / "out")
-    assert table(tmp_path / "out") == [("Rosa rugosa", ROSE)]
-
-
-def groups(folder):
-    with (folder / TABLE_FILE).open(newline="") as stream:
-        return [row["group"] for row in csv.DictReader(stream)]
+def refused(capsys, *arguments):
+    """What the program says before it ends with an error."""
+    with pytest.raises(SystemExit):
+        main([*map(str, arguments)])
+    return capsys.readouterr().err
 
 
 @pytest.fixture
 def exported(folder, tmp_path, capsys):
+    """Exports by these flags; returns what was said, the names with their pictures, and the groups."""
+
     def export(*flags):
-        said = run(capsys, "export", folder, "--reviewer", "ann", "--out", tmp_path / "out", *flags)
-        return said, table(tmp_path / "out"), groups(tmp_path / "out")
+        out = tmp_path / "out"
+        said = run(capsys, "export", folder, "--out", out, *(flags or ("--reviewer", "ann")))
+        with (out / TABLE_FILE).open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        pictures = [(row["scientific_name"], (out / row["path"]).read_bytes()) for row in rows]
+        return said, pictures, [row["group"] for row in rows]
 
     return export
+
+
+def test_what_a_reviewer_found_right_is_exported_and_prepared(folder, tmp_path, exported, capsys):
+    fill(folder, (correction(0), ROSE), (correction(1, "Crocus vernus"), CROCUS), (correction(2), DAISY))
+    assert "2 of 2" in run(capsys, "review", folder, f"{0:032x}", f"{1:032x}", "--reviewer", "ann")
+    assert "1 of 1" in run(capsys, "review", folder, f"{2:032x}", "--reviewer", "ann", "--wrong")
+    said, pictures, _ = exported()
+    assert "prepare.py table" in said
+    assert pictures == [("Rosa rugosa", ROSE), ("Crocus vernus", CROCUS)]
+    report = prepare(Table(table=tmp_path / "out" / TABLE_FILE, out=tmp_path / "data", workers=1))
+    assert (report.num_pictures, report.num_outputs) == (2, 2)
+
+
+def test_a_named_reviewer_needs_no_review_of_their_own_corrections(folder, exported):
+    fill(folder, (correction(0, person="ann"), ROSE), (correction(1, person="bob"), DAISY))
+    assert exported()[1] == [("Rosa rugosa", ROSE)]
+
+
+def test_people_agree_only_as_different_keys_about_one_picture(folder, exported):
+    same = [correction(number, person=person) for number, person in enumerate(("ann", "bob", "ann", "ann", "", ""))]
+    fill(folder, *((each, ROSE) for each in same[:2]), *((each, DAISY) for each in same[2:]))
+    assert exported("--people", "2")[1] == [("Rosa rugosa", ROSE)]
 
 
 def test_a_reviewer_confirms_neither_what_they_took_back_nor_what_they_are_not_certain_of(folder, exported, capsys):
@@ -121,20 +123,11 @@ def test_corrections_that_share_a_picture_are_one_group_which_is_no_id(folder, e
     assert not {each.correction_id for each in ids} & {*found}
 
 
-def test_one_person_who_says_it_twice_is_one_person(folder, tmp_path, capsys):
-    fill(folder, *((correction(number, person="bob"), ROSE) for number in range(2)))
-    with pytest.raises(SystemExit):
-        main(["export", str(folder), "--people", "2", "--out", str(tmp_path / "out")])
-    assert "no confirmed" in capsys.readouterr().err
-
-
 def test_an_export_of_disputed_pictures_alone_fails_and_leaves_nothing(folder, tmp_path, capsys):
     fill(
         folder, *((correction(at, name, person="ann"), ROSE) for at, name in enumerate(("Rosa rugosa", "Rosa canina")))
     )
-    with pytest.raises(SystemExit):
-        main(["export", str(folder), "--reviewer", "ann", "--out", str(tmp_path / "out")])
-    assert "1 with two names" in capsys.readouterr().err
+    assert "1 with two names" in refused(capsys, "export", folder, "--reviewer", "ann", "--out", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
@@ -156,10 +149,8 @@ def test_a_damaged_database_is_one_line(folder, tmp_path, capsys, command):
     with (folder / DATABASE_FILE).open("r+b") as stream:
         stream.seek((page - 1) * size)
         stream.write(b"x" * size)
-    flags = ["--reviewer", "ann", "--out", str(tmp_path / "out")] if command == "export" else []
-    with pytest.raises(SystemExit):
-        main([command, str(folder), *flags])
-    said = capsys.readouterr().err
+    flags = ["--reviewer", "ann", "--out", tmp_path / "out"] if command == "export" else []
+    said = refused(capsys, command, folder, *flags)
     assert said.startswith("error (bad_input): the store of corrections cannot be used")
     assert "malformed" in said
 
@@ -174,9 +165,7 @@ def test_a_damaged_database_is_one_line(folder, tmp_path, capsys, command):
 )
 def test_an_export_of_nothing_says_why(folder, tmp_path, capsys, flags, what):
     fill(folder, (correction(0, person="ann"), ROSE))
-    with pytest.raises(SystemExit):
-        main(["export", str(folder), "--out", str(tmp_path / "out"), *flags])
-    assert what in capsys.readouterr().err
+    assert what in refused(capsys, "export", folder, "--out", tmp_path / "out", *flags)
     assert not (tmp_path / "out").exists()
 
 
@@ -201,10 +190,9 @@ def test_corrections_are_listed_and_deleted_with_their_pictures(folder, capsys):
     assert [path.read_bytes() for path in folder.glob("pictures/*/*")] == [DAISY]
 
 
-def test_a_heic_is_exported_too(folder, tmp_path, capsys):
-    heic = encode(draw(GREEN), "HEIF")
-    fill(folder, (correction(0, person="ann"), heic))
-    run(capsys, "export", folder, "--reviewer", "ann", "--out", tmp_path / "out")
+def test_a_heic_is_exported_too(folder, tmp_path, exported):
+    fill(folder, (correction(0, person="ann"), encode(draw(GREEN), "HEIF")))
+    exported()
     assert [path.suffix for path in tmp_path.glob("out/pictures/*")] == [".heif"]
     report = prepare(Table(table=tmp_path / "out" / TABLE_FILE, out=tmp_path / "data", workers=1))
     assert report.num_pictures == 1
@@ -222,6 +210,5 @@ def test_more_corrections_than_a_statement_holds_are_reviewed_and_deleted(folder
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main(["list", str(tmp_path / "nosuch")])
-    assert capsys.readouterr().err.startswith("error (bad_input): no such folder of corrections")
+    said = refused(capsys, "list", tmp_path / "nosuch")
+    assert said.startswith("error (bad_input): no such folder of corrections")
