@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +20,8 @@ from training.flora import Command, run, steps
 TINY = str(ROOT / "tests" / "training" / "tiny.toml")
 
 
-def command(folder, **options):
-    options = {"flora": folder / "plants", "out": folder / "out", "recipe": TINY} | options
-    return Command(**options)
+def command(folder):
+    return Command(flora=folder / "plants", out=folder / "out", recipe=TINY)
 
 
 def start(folder):
@@ -108,14 +106,13 @@ def test_archives_on_a_server_become_a_service_in_one_command(tmp_path):
     written = write_published_layouts(tmp_path / "unpacked")
     (tmp_path / "site").mkdir()
     site = write_archives(written.root, tmp_path / "site")
-    shutil.copy(written.root / "taxon.tsv", tmp_path)
     text = (site / "collection.toml").read_text()
     parts = [f"https://example.org/{name}.tar.gz" for name in ("train", "val", "train.json", "val.json")]
     files = {"inat2021": parts, "plantnet300k": ["https://example.org/plantnet_300K.zip"]}
     files["house_plants"] = ["https://example.org/house_plants.tar"]
     for name, addresses in files.items():
         text = text.replace(f"[sources.{name}]", f"[sources.{name}]\nfiles = {addresses}")
-    (tmp_path / "collection.toml").write_text(text.replace("taxon.tsv", str(tmp_path / "taxon.tsv")))
+    (tmp_path / "collection.toml").write_text(text.replace("taxon.tsv", str(written.root / "taxon.tsv")))
     toml = tmp_path / "flora.toml"
     toml.write_text(FLORA.format(collection=tmp_path / "collection.toml", recipe=TINY))
     server = subprocess.Popen(

@@ -78,9 +78,10 @@ def test_everything_is_downloaded_once_and_checked_again(published):
         "list.txt: 0.00 GB, no published",
     ):
         assert told.index(words) < first_done
+    assert "HEAD /zip" not in {f"{command} {path}" for command, path, *_ in published.server.asked}  # in the record
     published.server.asked.clear()
     assert run(published, yes=False).count("there already, checked") == 5
-    assert {command for command, *_ in published.server.asked} == {"HEAD"}  # of the file without a checksum
+    assert [request[:2] for request in published.server.asked] == [("HEAD", "/list.txt")]  # it has no checksum
 
 
 def test_a_damaged_copy_is_fetched_again_and_a_wrong_file_stops_no_other(published):
@@ -127,6 +128,12 @@ def test_a_small_disk_is_said_before_the_first_byte(published, monkeypatch):
     with pytest.raises(DataError, match=r"too small.*--without"):
         run(published)
     assert not contents(published.root)
+    (published.root / "raw/inat").mkdir()
+    whole = CONTENT["/inat/train_mini.tar.gz"]
+    (published.root / "raw/inat/train_mini.tar.gz.part").write_bytes(whole)
+    needed = sum(map(len, [*CONTENT.values(), *OTHER.values()])) - len(whole)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=needed))
+    run(published)
 
 
 def test_a_data_set_of_kaggle_comes_through_its_package_or_by_hand(published, monkeypatch):
