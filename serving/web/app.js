@@ -5,6 +5,7 @@ import { setUpSpeciesSearch, showModel } from "./about.js";
 import { showAnswer } from "./answer.js";
 import { setUpChoice } from "./choice.js";
 import { correction } from "./correct.js";
+import { tell } from "./events.js";
 import { count } from "./formats.js";
 import { refusal } from "./limits.js";
 import { currentModel, modelOf, wantedCoverage } from "./model.js";
@@ -50,6 +51,7 @@ async function requestAnswer(files, signal) {
     const model = await modelOf(answer);
     signal.throwIfAborted();
     render([...showAnswer(answer, model, elapsedMs), correction(answer, model, pictures)].filter(Boolean), announcement(answer, model));
+    tell("answered", { answer, files: pictures, element: find("answer-body") });
   } catch (problem) {
     if (!signal.aborted) showFailure(toServiceProblem(problem), files);
   }

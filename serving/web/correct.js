@@ -1,6 +1,7 @@
 // Two buttons under an answer: it is right, or it is another plant. The photographs go along if the person agrees.
 
 import { element } from "./elements.js";
+import { tell } from "./events.js";
 import { count } from "./formats.js";
 import { correctAnswer, findSpecies, takeBack } from "./service.js";
 
@@ -24,6 +25,7 @@ export function correction(answer, model, pictures) {
       const kept = await correctAnswer(answer.request_id, { ...wish, certain: certain.checked }, consent.checked ? pictures : []);
       const undo = element("button", { type: "button", className: "button button--quiet", onclick: () => remove(kept.correction_id) }, "Take it back");
       status.replaceChildren(`Thank you. Kept: ${kept.name}, ${count(kept.num_pictures, "photograph")}, for ${count(kept.days, "day")}. `, undo);
+      tell("corrected", { answer, correction: kept, element: status.closest("section") });
     } catch (problem) {
       status.textContent = `${problem.title ?? "It could not be sent"}. ${problem.message}`;
     }

@@ -20,8 +20,10 @@ def test_a_person_confirms_corrects_and_takes_back(browser, new_page, bundle_fol
         page = tab.page
         assert accessibility_faults(page) == []
         assert not scrolls_sideways(page)
+        page.evaluate("document.addEventListener('corrected', ({ detail }) => { window.heard = detail; })")
         page.get_by_role("button", name="Yes, Rosa canina").click()
         page.get_by_text("Kept: Rosa canina, 0 photographs").wait_for()
+        assert page.evaluate("heard.correction.name") == "Rosa canina"
         page.get_by_label("may keep my photograph").check()
         page.get_by_label("I am certain").check()
         page.get_by_label("It is").fill("Crocus ver")
