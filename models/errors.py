@@ -5,7 +5,7 @@ Every class has a `code` for the HTTP contract and the logs. Messages may be rew
 
 import re
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 # After the scheme up to the last @ before a slash. SQLAlchemy reads passwords with a slash, too; a port is none;
 # fsspec writes a third slash.
@@ -20,7 +20,7 @@ def without_password(text: str) -> str:
 class BotanifyError(Exception):
     """Base of every error that botanify raises on purpose."""
 
-    code: ClassVar[str] = "error"
+    code = "error"
 
 
 class InputError(BotanifyError):
@@ -33,7 +33,7 @@ class InputError(BotanifyError):
         remedy: How to fix it, in the imperative.
     """
 
-    code: ClassVar[str] = "bad_input"
+    code = "bad_input"
 
     def __init__(
         self, problem: str, *, value: object = None, limit: str | None = None, remedy: str | None = None

@@ -5,7 +5,7 @@ They extend the tree in `models.errors` and are independent of HTTP: `serving.pr
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from models.errors import BotanifyError, InputError, PictureError, UnreadableImage
 
@@ -16,7 +16,7 @@ class RequestError(InputError):
     `index` is the position of the picture at fault, from 0; None if the error is not about one picture.
     """
 
-    code: ClassVar[str] = "bad_request"
+    code = "bad_request"
 
     def __init__(self, problem: str, *, index: int | None = None, **details: Any) -> None:
         super().__init__(problem, **details)

@@ -30,6 +30,7 @@ Picture = bytes | str | Path
 _MOST_QUESTIONS: Final = 64  # at the same time: each has a connection, and its pictures in memory
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=_MOST_QUESTIONS, keepalive_expiry=60)
 _MOST_BYTES: Final = 16_000_000  # far more than the names of 50 taxa and 100 candidates take
+_MOST_PICTURE_BYTES: Final = 100_000_000  # as in folders; /dev/zero has no end
 _READ_HEADERS: Final = (b"location", b"retry-after")
 _CONNECT_S: Final = 5.0
 _MOST_TIMEOUT_S: Final = 86_400.0
@@ -43,7 +44,7 @@ _sleep = asyncio.sleep
 _chance = random.uniform
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
-_MOST_UNREACHED: Final = 6  # attempts without any answer, 16 s on average: a service that restarts needs less
+_MOST_UNREACHED: Final = 6  # attempts, 16 s on average, at an address that has never answered and may be wrong
 _Result = TypeVar("_Result")
 _Document = TypeVar("_Document", Identification, Problem)
 
@@ -52,14 +53,14 @@ class ServiceRefusal(BotanifyError):
     """The service refused the request, and another attempt would not help or came too late.
 
     Args:
-        problem: The problem document; the error's `document`.
+        problem: The problem document; the error's `document`. Its code is that of the error: `http_error` if what
+            answered is not the service.
     """
-
-    code = "refused"
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail)
         self.document = problem
+        self.code = problem.code
 
 
 class ServiceUnreachable(BotanifyError):
@@ -99,6 +100,7 @@ class AsyncClient:
             remedy = "correct HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
             raise InputError("a proxy of the environment cannot be used", limit=limit, remedy=remedy) from error
         self._turns = asyncio.Semaphore(_MOST_QUESTIONS)
+        self._has_answered = False  # whatever the answer: the address is right, and a service that is gone comes back
 
     async def identify(self, *pictures: Picture, parameters: Parameters = EVERYTHING) -> Identification:
         """See `Client.identify`."""
@@ -130,8 +132,8 @@ class AsyncClient:
 
         Before a new attempt it waits as long as `Retry-After` says, and a random time more ("full jitter"), so that
         many clients do not come back together: at most 0.5 s before the first, twice as much before each further one,
-        and 30 s at most. `Prefer: wait` tells the service the time left. An attempt is canceled when the time of all
-        is over.
+        and 30 s or half of the time left at most. `Prefer: wait` tells the service the time left. An attempt is
+        canceled when the time of all is over.
         """
         end = _now() + self._timeout_s
         num_unreached = 0
@@ -162,16 +164,18 @@ class AsyncClient:
                 num_unreached += 1
                 failure, pause_s = _unreachable(error, shown)
             else:
+                self._has_answered = True
                 if response.status_code == HTTPStatus.OK and _decoded(Identification, response):
                     return response.content
                 failure = ServiceRefusal(_problem(response, shown))
                 pause_s = math.inf
                 if response.status_code in _AGAIN:
                     pause_s = _retry_after_s(response.headers.get("Retry-After", ""))
-            pause_s += _chance(0.0, min(_FIRST_PAUSE_S * 2 ** min(attempt, 9), _LONGEST_PAUSE_S))
-            if not math.isfinite(pause_s) or _now() + pause_s >= end or num_unreached > _MOST_UNREACHED:
+            left_s = end - _now() - pause_s
+            if left_s < _FIRST_PAUSE_S or (num_unreached > _MOST_UNREACHED and not self._has_answered):
                 break
-            await _sleep(pause_s)
+            longest_s = min(_FIRST_PAUSE_S * 2 ** min(attempt, 9), _LONGEST_PAUSE_S, left_s / 2)
+            await _sleep(pause_s + _chance(0.0, longest_s))
         raise failure
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
@@ -186,7 +190,7 @@ class AsyncClient:
         return httpx.Response(response.status_code, headers=headers, content=bytes(content))
 
     def _read(self, pictures: tuple[Picture, ...]) -> list[bytes]:
-        data = [each if isinstance(each, bytes) else Path(each).read_bytes() for each in pictures]
+        data = [each if isinstance(each, bytes) else _picture_at(Path(each)) for each in pictures]
         return data if self._max_side_px is None else [shrunk(each, self._max_side_px) for each in data]
 
 
@@ -226,9 +230,9 @@ class Client:
             parameters: What to ask, see `POST /identify`.
 
         Raises:
-            InputError: There are no pictures, or too many.
+            InputError: There are no pictures, too many, or one with more than 100 MB.
             ServiceRefusal: The request is wrong, what answers is not botanify, or the service was always overloaded.
-            ServiceUnreachable: No service answered in time.
+            ServiceUnreachable: No service answered in time. An address that has never answered is given up after 16 s.
             OSError: A file cannot be read.
         """
         return msgspec.json.decode(self.identify_json(*pictures, parameters=parameters), type=Identification)
@@ -316,6 +320,15 @@ def shrunk(data: bytes, max_side_px: int) -> bytes:
     stream = io.BytesIO()
     picture.image.save(stream, "JPEG", quality=_QUALITY)
     return stream.getvalue()
+
+
+def _picture_at(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        data = stream.read(_MOST_PICTURE_BYTES + 1)
+    if len(data) > _MOST_PICTURE_BYTES:
+        limit = f"at most {_MOST_PICTURE_BYTES:,} bytes"
+        raise InputError(f"{path} is no photograph, it has more bytes", limit=limit, remedy="name a picture file")
+    return data
 
 
 def _unreachable(error: httpx.RequestError, url: str) -> tuple[BotanifyError, float]:

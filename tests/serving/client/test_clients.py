@@ -5,6 +5,7 @@ import io
 import json
 import socket
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -123,6 +124,23 @@ def test_many_questions_at_once_are_all_answered(url, number):
     answers = asyncio.run(ask())
     assert len(answers) == number
     assert {answer.predictions[0].scientific_name for answer in answers} == {"Rosa canina"}
+
+
+@pytest.mark.slow
+def test_three_restarts_lose_no_request(bundle_folder, monkeypatch):
+    monkeypatch.setattr("serving.client.clients._chance", lambda low, high: low + (high - low) / 50)  # many attempts
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Client(f"http://127.0.0.1:{port}") as client, ThreadPoolExecutor(4) as threads:
+        calls = []
+        for life in range(1, 5):
+            with service(bundle_folder, "--port", str(port)) as running:
+                calls = calls or [threads.submit(client.identify, jpeg(RED)) for _ in range(300)]
+                while sum(call.done() for call in calls) < 75 * life:
+                    time.sleep(0.001)
+                assert running.stop() == 0
+    assert [call.exception() for call in calls] == [None] * 300
+    assert {call.result().predictions[0].scientific_name for call in calls} == {"Rosa canina"}
 
 
 def test_program_prints_words_or_json(url, tmp_path, capsys):

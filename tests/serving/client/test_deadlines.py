@@ -9,7 +9,6 @@ import time
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -124,7 +123,7 @@ def test_calls_wait_for_their_turn_before_they_read_and_before_their_time_begins
         async with AsyncClient() as client:
             await asyncio.gather(*(client.identify_json("a.jpg") for _ in range(200)))
 
-    monkeypatch.setattr(Path, "read_bytes", lambda _: started.append(1) or b"1")
+    monkeypatch.setattr("serving.client.clients._picture_at", lambda _: started.append(1) or b"1")
     monkeypatch.setattr(AsyncClient, "_ask", answer)
     asyncio.run(ask())
     assert len(ended) == 200

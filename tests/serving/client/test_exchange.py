@@ -131,13 +131,13 @@ def test_the_last_refusal_is_raised_when_the_time_is_over():
     talk = Talk(refusal(503, "1"), timeout_s=10)
     with pytest.raises(ServiceRefusal, match="refused with 503") as caught:
         talk.run()
-    assert caught.value.document.code == "some_code"
+    assert caught.value.code == caught.value.document.code == "some_code"
     assert talk.now < 10
 
 
 def test_a_later_attempt_has_the_time_that_is_left_and_not_that_of_all():
-    talk = Talk(refusal(503, "119"), HANGS, timeout_s=119.05, chance=lambda low, high: low)
-    with pytest.raises(ServiceUnreachable, match=r"did not answer in time \(limit 119.05 s\)"):
+    talk = Talk(refusal(503, "119"), HANGS, timeout_s=119.5, chance=lambda low, high: low)
+    with pytest.raises(ServiceUnreachable, match=r"did not answer in time \(limit 119.5 s\)"):
         talk.run()
 
 
@@ -160,12 +160,26 @@ def test_a_lost_connection_is_tried_again_for_a_while():
     assert len(talk.requests) == 7
 
 
+@pytest.mark.parametrize("first", [refusal(503), httpx.Response(502, content=b"<html>")])
+@pytest.mark.parametrize("timeout_s", [5, 20, 120, 3600])
+def test_an_address_that_has_answered_is_tried_to_the_end(first, timeout_s):
+    talk = Talk(first, httpx.ConnectError("refused"), timeout_s=timeout_s)
+    with pytest.raises(ServiceUnreachable, match="refused"):
+        talk.run()
+    assert timeout_s - 1 < talk.now < timeout_s
+    assert len(talk.requests) < 20 + timeout_s / 30
+
+
 @pytest.mark.parametrize("content", [b"<html>", b'{"status": "ok"}', b'"\xff"', b"[" * 100_000])
 @pytest.mark.parametrize("status", [200, 404, 413])
 def test_what_is_not_from_the_service_is_a_refusal(content, status):
     with pytest.raises(ServiceRefusal, match=rf"http://host:1/ answered {status} \w+.*: check the address"):
         Talk(httpx.Response(status, content=content)).run()
-    assert Talk(httpx.Response(502, content=content), ok()).run() == ANSWER
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_proxy_without_its_service_is_asked_again(status):
+    assert Talk(*[httpx.Response(status, content=b"<html>")] * 9, ok()).run() == ANSWER
 
 
 def test_an_answer_is_exactly_what_the_service_sent():

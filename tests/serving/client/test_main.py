@@ -25,6 +25,7 @@ KEY = "botanify_Zq9wX"
     [
         (["gone.jpg"], "gone.jpg cannot be read"),
         (["."], "cannot be read (got Is a directory"),
+        (["/dev/zero"], "/dev/zero is no photograph, it has more bytes (expected at most 100,000,000 bytes)"),
         ([], "got 0 photographs"),
         (["{here}"] * 6, "got 6 photographs"),
         (["{here}", "--url", "localhost:8000"], "http://HOST:PORT"),
