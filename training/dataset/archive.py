@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from models.errors import DataError
 
@@ -89,10 +89,26 @@ def _clear_error(archive: Path) -> Iterator[None]:
         raise DataError(problem, value=error, remedy="download it again") from error
 
 
+class _Header(tarfile.TarInfo):
+    """A header; where it is damaged, cut off or missing, tarfile alone would end without an error."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tarfile_)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the zeros at the end
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from error
+
+
 def _members_of_tar(archive: Path, most_bytes: int) -> Iterator[Member]:
     # gzip checks the sum at the end; tarfile's own reader of streams does not.
     open_file: Callable[[Path, str], Any] = Path.open if archive.name.lower().endswith(".tar") else gzip.open
-    with open_file(archive, "rb") as stream, tarfile.open(fileobj=stream, mode="r|", bufsize=_READ_AHEAD) as tar:
+    with (
+        open_file(archive, "rb") as stream,
+        tarfile.open(fileobj=stream, mode="r|", bufsize=_READ_AHEAD, tarinfo=_Header) as tar,
+    ):
         for member in tar:
             tar.members.clear()  # type: ignore[attr-defined]  # it would keep each of three million
             if member.isdir():

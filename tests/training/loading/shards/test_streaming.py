@@ -210,3 +210,13 @@ def test_a_damaged_archive_is_one_clear_error(tmp_path, kind):
         whole.write_bytes(each)
         with pytest.raises(DataError, match="damaged"):
             [member.read() for member in members(whole)]
+
+
+@pytest.mark.parametrize("length", [1024, 1024 + 100, None])
+def test_a_tar_that_ends_between_two_members_or_has_a_damaged_header_is_damaged(tmp_path, length):
+    tar_of(tmp_path / "a.tar", (info("a.jpg"), b"1"), (info("b.jpg"), b"2"))
+    content = bytearray((tmp_path / "a.tar").read_bytes())
+    content[1024] ^= 1  # of the name of the second member
+    (tmp_path / "a.tar").write_bytes(content[:length])
+    with pytest.raises(DataError, match="damaged"):
+        list(members(tmp_path / "a.tar"))
