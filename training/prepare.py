@@ -18,7 +18,6 @@ picture once (a later run continues), leave out copies and leaks, draw the split
 
 import csv
 import io
-import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -48,7 +47,15 @@ from training.dataset.collection import READERS, Collection, CutShare, NearCopyB
 from training.dataset.download import Download, download
 from training.dataset.manifest import MANIFEST_FILE, Manifest, SourceNote, write_manifest
 from training.dataset.name_table import with_names
-from training.dataset.others import NEGATIVES_LIST, Lists, keep_out, leave_out, without_a_plant, write_lists
+from training.dataset.others import (
+    NEGATIVES_LIST,
+    Lists,
+    keep_out,
+    leave_out,
+    relative_path,
+    without_a_plant,
+    write_lists,
+)
 from training.dataset.report.findings import Report, build_report
 from training.dataset.report.page import HTML_FILE, advice, report_files
 from training.dataset.selection import manifest_columns, select_pictures
@@ -478,7 +485,7 @@ def write_negatives(command: Negatives) -> Counter[str]:
     ]
     if not listed:
         raise DataError("the data set shows nothing but plants", value=command.pictures, remedy="give another folder")
-    root = os.path.relpath(command.pictures, command.out.parent)
+    root = relative_path(command.pictures, command.out.parent)
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(("path", "split", "kingdom", "name"))

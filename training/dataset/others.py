@@ -117,13 +117,18 @@ def without_a_plant(name: str, root: Path, most: int, seed: int) -> list[Other]:
 
 def write_lists(out: Path, lists: Lists, roots: Mapping[str, Path]) -> None:
     """Writes the lists, with paths relative to them, for the flags --negatives and --unknown."""
+    relative = {source: relative_path(root, out) for source, root in roots.items()}
     for name, others in lists.items():
         columns = ("path", "scientific_name", "split") if name == NEGATIVES_LIST else ("path", "scientific_name")
         text = io.StringIO(newline="")
         writer = csv.writer(text)
         writer.writerow(columns)
         for each in others:
-            path = os.path.relpath(roots[each.source] / each.path, out)
-            writer.writerow((path, each.scientific_name, each.split)[: len(columns)])
+            writer.writerow((f"{relative[each.source]}/{each.path}", each.scientific_name, each.split)[: len(columns)])
         with replaced(out / name) as stream:
             stream.write(text.getvalue().encode())
+
+
+def relative_path(path: Path, folder: Path) -> str:
+    """Returns a path that is relative to a folder; either may lie behind a symbolic link, where `..` is another one."""
+    return os.path.relpath(path.resolve(), folder.resolve())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from models.errors import DataError
 from tests.training.dataset.sources.test_inaturalist import document, write
 from tests.training.small import write_things
+from training.dataset.others import UNKNOWN_LISTS, Other, write_lists
 from training.dataset.sources.json_layouts import Negative, choose_alike
 from training.loading.negatives import list_negatives
 from training.prepare import Negatives, write_negatives
@@ -33,6 +34,15 @@ def test_training_and_evaluation_read_the_pictures_of_their_split(inaturalist, t
         found = list_negatives((out,), splits)
         assert [path.resolve() for path in found.paths] == [inaturalist / folder / "0" / f"{at}.jpg" for at in (0, 1)]
         assert found.num_broken == 0
+
+
+def test_lists_in_a_folder_behind_a_link_name_pictures_that_are_there(inaturalist, tmp_path):
+    (tmp_path / "disk" / "far").mkdir(parents=True)
+    (tmp_path / "out").symlink_to(tmp_path / "disk" / "far")
+    write_lists(tmp_path / "out", {UNKNOWN_LISTS[0]: [Other("s", "train/0/0.jpg", "Poa")]}, {"s": inaturalist})
+    write_negatives(Negatives(pictures=inaturalist, out=tmp_path / "out" / "animals.csv"))
+    for name in (UNKNOWN_LISTS[0], "animals.csv"):
+        assert list_negatives((tmp_path / "out" / name,)).paths[0].resolve() == inaturalist / "train" / "0" / "0.jpg"
 
 
 def test_the_list_says_what_each_picture_shows_and_holds_no_plant(inaturalist, tmp_path):
