@@ -292,7 +292,7 @@ def _retry_after_s(response: httpx.Response) -> float:
     text = response.headers.get("Retry-After", "")
     try:
         seconds = float(text) if text.isdecimal() else parsedate_to_datetime(text).timestamp() - time()
-    except ValueError:
+    except (ValueError, OverflowError):  # such as a year with 14 digits
         return 0.0
     return min(seconds, _LONGEST_RETRY_AFTER_S)
 
