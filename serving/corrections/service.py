@@ -96,7 +96,9 @@ class CorrectionService:
 
     def remember(self, request_id: str, answer: RecentAnswer) -> None:
         """Remembers an answer, and forgets the oldest one if there are too many."""
-        self._answers[answer.identity, request_id] = answer  # clients may choose the same id
+        key = answer.identity, request_id  # clients may choose the same id
+        self._answers[key] = answer
+        self._answers.move_to_end(key)  # a client may choose one again
         if len(self._answers) > _MAX_ANSWERS:
             self._answers.popitem(last=False)
 

@@ -436,6 +436,13 @@ def test_corrections_are_stored_again_once_the_database_responds(settings, folde
     assert len(kept(folder)) == 1
 
 
+def test_the_oldest_answer_is_forgotten_and_not_the_newest_of_an_id_that_is_used_again(client, monkeypatch):
+    monkeypatch.setattr("serving.corrections.service._MAX_ANSWERS", 2)
+    for request_id in ("a", "b", "a", "c"):
+        ask(client, headers={"X-Request-ID": request_id})
+    assert [correct(client, each, taxon="crocus").status_code for each in "abc"] == [200, 404, 200]
+
+
 def test_the_33rd_correction_that_waits_is_refused():
     response = threading.Event()
     store = SimpleNamespace(delete=lambda _: response.wait(60), close=lambda: None)
