@@ -150,22 +150,22 @@ class Store:
         """
         row = {column.name: getattr(correction, column.name) for column in corrections.columns}
         _require_short(row)
-        hashes = [hashlib.sha256(content).hexdigest() for content in contents]
-        self._require_room(dict(zip(hashes, map(len, contents), strict=True)))
-        for name, content in zip(hashes, contents, strict=True):
+        named = [(hashlib.sha256(content).hexdigest(), content) for content in contents]
+        self._require_room({name: len(content) for name, content in named})
+        for name, content in named:
             self._write(name, content)
         rows = [
             {"correction_id": correction.correction_id, "position": position, "sha256": name, "num_bytes": len(content)}
-            for position, (name, content) in enumerate(zip(hashes, contents, strict=True))
+            for position, (name, content) in enumerate(named)
         ]
         with self._engine.begin() as connection:
-            replaced = _delete(connection, [correction.correction_id])
+            before = _delete(connection, [correction.correction_id])
             connection.execute(insert(corrections), row)
             if rows:
                 connection.execute(insert(pictures), rows)
-        for name, content in zip(hashes, contents, strict=True):
+        for name, content in named:
             self._write(name, content)  # again if another process has just deleted its last row
-        self._unlink_unused(set(replaced) - set(hashes))
+        self._unlink_unused({*before} - {name for name, _ in named})
 
     @_told()
     def delete(self, ids: Collection[str]) -> int:
