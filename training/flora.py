@@ -4,14 +4,17 @@ python training/flora.py mini --root data/raw --out floras/mini
 python training/flora.py my_plants --out floras/mine
 
 It starts the programs that stand beside it, one after another: download, prepare, train, export, evaluate, promote. A
-step reads what the step before has left in OUT. The same command continues a run that was interrupted.
+step reads what the step before has left in OUT. The same command continues a run that was interrupted. For several GPUs
+it starts torchrun. Like train.py it exits with 75 after SIGTERM, so that a scheduler starts it again.
 """
 
+import os
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,8 +28,13 @@ explain_missing_packages("make train-env")
 import tyro
 
 from models.bundle import BUNDLE_FILE
-from training.dataset.manifest import MANIFEST_FILE
+from models.errors import DataError, RecipeError
+from training import forecast
+from training.dataset.download import Download, download
+from training.dataset.manifest import MANIFEST_FILE, Manifest
 from training.dataset.others import NEGATIVES_LIST, UNKNOWN_LISTS
+from training.engine.stop_signal import EXIT_REQUEUE
+from training.recipe import read_recipe
 from training.toml_file import RECIPES, Section, check_section, read_toml
 
 _PROJECT: Final = Path(__file__).resolve().parents[1]
@@ -43,6 +51,8 @@ class Flora(Section, frozen=True, kw_only=True):
     """A collection, as for `prepare.py sources`."""
     recipe: str
     """A recipe of train.py."""
+    num_pictures: int = 0
+    """That training will see, about; forecasts need it as long as there are no data."""
 
 
 class Command(Section, frozen=True, kw_only=True):
@@ -63,7 +73,8 @@ class Command(Section, frozen=True, kw_only=True):
     yes: bool = False
     """Do not ask before the download."""
     dry_run: bool = False
-    """Print the commands, and which steps are done; start nothing."""
+    """Print the commands, which steps are done, the sizes of the downloads, and forecasts of the training. Of the
+    downloads, only lists of files are fetched."""
 
 
 class Step(NamedTuple):
@@ -71,8 +82,10 @@ class Step(NamedTuple):
 
     name: str
     arguments: list[str]
-    result: Path | None
-    """A file that is written last, so that the step is done if it is there; None if the program knows by itself."""
+    result: Path
+    """A file that is written last, so that the step is done if it is there."""
+    needs: Callable[[], Iterable[str]] = tuple
+    """Returns sentences on what it takes, for a dry run."""
 
 
 def main() -> None:
@@ -84,14 +97,22 @@ def run(command: Command) -> None:
     """Runs the steps that are not done.
 
     Raises:
-        RecipeError: There is no such flora, or it cannot be used.
+        RecipeError: There is no such flora, it cannot be used, or torchrun started this program.
         SystemExit: A step failed; the exit code is that of its program.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        remedy = "start it once, without torchrun: it starts torchrun for the training"
+        raise RecipeError("flora.py was started once for each GPU", remedy=remedy)
     for step in steps(command):
-        done = step.result is not None and step.result.exists()
+        done = step.result.exists()
         told = f"done, {step.result} is there" if done else shlex.join(["python", *step.arguments])
         print(f"{step.name}: {told}", flush=True)
-        if not done and not command.dry_run:
+        if done:
+            continue
+        if command.dry_run:
+            for sentence in step.needs():
+                print(f"  {sentence}", flush=True)
+        else:
             _start(step)
     registry = command.out / "registry"
     print(f"Serve it: python -m serving --bundle {registry / 'current'}")
@@ -105,22 +126,16 @@ def steps(command: Command) -> Iterator[Step]:
         flora = Flora(name=command.flora.resolve().name, description="", collection="", recipe="own_folder")
         yield Step("prepare", _program("prepare", "folder", command.flora, "--out", data), data / MANIFEST_FILE)
     else:
-        flora = _read(command.flora)
+        flora = read_flora(command.flora)
         packed = command.out / "packed"
         yield from _from_collection(flora.collection, command, packed / MANIFEST_FILE)
     run_folder = command.out / "run"
     bundle = command.out / "bundle"
+    recipe = command.recipe or flora.recipe
+    flags: list[object] = ["--data", packed, "--run", run_folder, "--auto-resume", *_others(data, _TRAIN)]
+    needs = partial(_training_needs, recipe, packed, flora.num_pictures)
+    yield Step("train", _program("train", recipe, *flags), bundle / BUNDLE_FILE, needs)
     best = run_folder / "best.pt"
-    train: list[object] = [
-        "train",
-        command.recipe or flora.recipe,
-        "--data",
-        packed,
-        "--run",
-        run_folder,
-        "--auto-resume",
-    ]
-    yield Step("train", _program(*train, *_others(data, _TRAIN)), bundle / BUNDLE_FILE)
     description = ["--description", flora.description] if flora.description else []
     export: list[object] = ["export", "--checkpoint", best, "--data", packed, "--out", bundle, "--name", flora.name]
     yield Step("export", _program(*export, *description, *_others(data, _EXPORT)), bundle / BUNDLE_FILE)
@@ -136,12 +151,36 @@ def _from_collection(collection: str, command: Command, result: Path) -> Iterato
     mirror = ["--mirror", command.mirror] if command.mirror else []
     yes = ["--yes"] if command.yes else []
     common = [collection, "--root", command.root, *without]
-    yield Step("download", _program("prepare", "download", *common, *mirror, *yes), result)
+    wanted = Download(
+        collection=Path(collection), root=command.root, without=command.without, mirror=command.mirror, dry_run=True
+    )
+    yield Step("download", _program("prepare", "download", *common, *mirror, *yes), result, partial(_sizes, wanted))
     written = ["--out", command.out / "data", "--shards", result.parent]
     yield Step("prepare", _program("prepare", "sources", *common, *written), result)
 
 
-def _read(path: Path) -> Flora:
+def _sizes(wanted: Download) -> list[str]:
+    """Asks the servers for the sizes of a download."""
+    told: list[str] = []
+    try:
+        download(wanted, tell=told.append)
+    except DataError as error:
+        told.append(str(error))
+    return told
+
+
+def _training_needs(recipe: str, data: Path, num_pictures: int) -> list[str]:
+    if (data / MANIFEST_FILE).exists():
+        num_pictures = len(Manifest(data).rows_of("train"))
+    return list(forecast.sentences(read_recipe(Path(recipe)), num_pictures)) if num_pictures else []
+
+
+def read_flora(path: Path) -> Flora:
+    """Reads a TOML file, or the one in training/recipes of that name.
+
+    Raises:
+        RecipeError: There is no such flora, or it cannot be used.
+    """
     known = sorted(RECIPES.glob("flora_*.toml"))
     name = path if path.is_file() or path.suffix else Path(f"flora_{path}")
     content, origin = read_toml(name, known=known, what="flora")
@@ -164,18 +203,23 @@ def _start(step: Step) -> None:
     launcher = [sys.executable]
     if step.name == "train" and _num_gpus() > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "gpu", "--max-restarts", "3"]
-    process = subprocess.Popen([*launcher, str(_PROJECT / program), *arguments])
+    # Longer than torchrun's 30 s, for the last step and the checkpoint.
+    environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "240"} | os.environ
+    process = subprocess.Popen([*launcher, str(_PROJECT / program), *arguments], env=environment)
+    stopped: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        stopped.append(number)
+        process.terminate()
+
     # Ctrl-C reaches the program too: the terminal sends it to both. SIGTERM comes to this process alone.
-    before = [
-        signal.signal(signal.SIGINT, lambda *_: None),
-        signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
-    ]
+    before = [signal.signal(signal.SIGINT, lambda *_: None), signal.signal(signal.SIGTERM, stop)]
     code = process.wait()
     signal.signal(signal.SIGINT, before[0])
     signal.signal(signal.SIGTERM, before[1])
     if code:
         sys.stderr.write(f"{step.name} ended with code {code}; the same command continues there\n")
-        raise SystemExit(code if code > 0 else 128 - code)
+        raise SystemExit(EXIT_REQUEUE if stopped else code if code > 0 else 128 - code)
 
 
 def _num_gpus() -> int:

@@ -27,6 +27,7 @@ _MD5_OF_LISTS: Final = {
     "2021_valid": "4d761e0f6a86cc63e8f7afc91f6a8f0b",
 }
 _AT_ONCE: Final = 3
+_ATTEMPTS_TO_TELL: Final = 2  # nobody waits for minutes to hear sizes
 _KAGGLE: Final = "kaggle:"
 _RECORD: Final = "/api/records/"
 _RECORD_FILE: Final = "record.json"
@@ -49,6 +50,8 @@ class Download(Section, frozen=True, kw_only=True):
     addresses."""
     yes: bool = False
     """Do not ask before the download."""
+    dry_run: bool = False
+    """Tell sizes, free disk and licenses, and stop; only lists of files are fetched."""
 
 
 class Plan(msgspec.Struct):
@@ -80,14 +83,17 @@ def download(command: Download, *, tell: Callable[[str], None] = print) -> None:
         RecipeError: The collection cannot be used.
     """
     collection = read_collection(command.collection, command.without)
-    fetcher = Fetcher(tell=tell)
+    fetcher = Fetcher(tell=tell, attempts=_ATTEMPTS_TO_TELL) if command.dry_run else Fetcher(tell=tell)
     with locked(command.root, "another process downloads into this folder", remedy="wait for it"):
         plan = Plan()
         for name, entry in collection.sources.items():
             _add(plan, name, entry, command, fetcher)
         if not plan.files and not plan.kaggle:
             raise DataError("the collection lists no files", value=command.collection, remedy="set `files` of a source")
-        _agree(plan, command, tell)
+        missing = _tell_sizes(plan, command.root, tell)
+        if command.dry_run:
+            return
+        _agree(plan, missing, command)
         _fetch_all(plan.files, fetcher, tell)
         for handle, folder in plan.kaggle:
             _from_kaggle(handle, folder)
@@ -148,12 +154,8 @@ def _sized(file: RemoteFile, fetcher: Fetcher) -> RemoteFile:
     return file
 
 
-def _agree(plan: Plan, command: Download, tell: Callable[[str], None]) -> None:
-    """Tells what will be downloaded, and asks.
-
-    Raises:
-        DataError: The disk is too small, a package is missing, or the answer is not yes.
-    """
+def _tell_sizes(plan: Plan, root: Path, tell: Callable[[str], None]) -> int:
+    """Tells what will be downloaded under which terms, and returns how many bytes of it are missing."""
     missing = 0
     for file in plan.files:
         size = "of unknown size" if file.num_bytes is None else f"{file.num_bytes / 1e9:.2f} GB"
@@ -163,8 +165,22 @@ def _agree(plan: Plan, command: Download, tell: Callable[[str], None]) -> None:
             missing += max(0, (file.num_bytes or 0) - (part.stat().st_size if part.exists() else 0))
         checked = "" if file.md5 else ", no published checksum: unchecked"
         tell(without_password(f"{file.url}: {'there already' if there else size}{checked}"))
-    for handle, folder in plan.kaggle:
+    for handle, _ in plan.kaggle:
         tell(f"{handle} of Kaggle: of unknown size, no published checksum: unchecked")
+    free = shutil.disk_usage(root).free
+    tell(f"To download: {missing / 1e9:.2f} GB. Free in {root.resolve()}: {free / 1e9:.2f} GB.")
+    for sentence in plan.terms:
+        tell(f"  {sentence}")
+    return missing
+
+
+def _agree(plan: Plan, missing: int, command: Download) -> None:
+    """Asks whether to download.
+
+    Raises:
+        DataError: The disk is too small, a package is missing, or the answer is not yes.
+    """
+    for handle, folder in plan.kaggle:
         if command.mirror or importlib.util.find_spec("kagglehub") is None:
             raise DataError(
                 f"{handle} comes from Kaggle alone, through its package kagglehub",
@@ -172,9 +188,6 @@ def _agree(plan: Plan, command: Download, tell: Callable[[str], None]) -> None:
                 "hand, or pass --without",
             )
     free = shutil.disk_usage(command.root).free
-    tell(f"To download: {missing / 1e9:.2f} GB. Free in {command.root.resolve()}: {free / 1e9:.2f} GB.")
-    for sentence in plan.terms:
-        tell(f"  {sentence}")
     if missing > free:
         raise DataError(
             "the disk is too small",

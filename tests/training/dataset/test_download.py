@@ -123,6 +123,13 @@ def test_nothing_is_downloaded_without_a_yes(published, monkeypatch, terminal, a
     assert bool(contents(published.root)) == (answer == "y")
 
 
+def test_a_dry_run_tells_sizes_and_terms_and_fetches_no_archive(published):
+    told = run(published, dry_run=True, yes=False)
+    assert "inat: non-commercial" in told
+    assert "To download: 0.00 GB. Free in" in told
+    assert not contents(published.root)
+
+
 def test_a_small_disk_is_said_before_the_first_byte(published, monkeypatch):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
     with pytest.raises(DataError, match=r"too small.*--without"):
