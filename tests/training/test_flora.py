@@ -1,20 +1,31 @@
 """From a folder, or from archives, to a registry that can be served, in one command."""
 
+import io
 import json
-import re
+import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 
-from models.bundle import load_bundle
 from models.errors import RecipeError
-from tests.training.published_layouts import NUM_OUTPUTS, write_archives, write_published_layouts
-from tests.training.small import ROOT, write_pictures
+from tests.end_to_end.service import running_service
+from tests.training.dataset.file_server import FileServer
+from tests.training.published_layouts import write_archives, write_published_layouts
+from tests.training.small import ROOT, losses_by_step, write_pictures
+from training import flora as module
+from training.dataset.manifest import Manifest
+from training.dataset.transfer import NoAnswer
+from training.engine.stop_signal import EXIT_REQUEUE
 from training.flora import Command, run, steps
 
 TINY = str(ROOT / "tests" / "training" / "tiny.toml")
@@ -24,24 +35,53 @@ def command(folder):
     return Command(flora=folder / "plants", out=folder / "out", recipe=TINY)
 
 
-def start(folder):
-    program = [sys.executable, "training/flora.py", folder / "plants", "--out", folder / "out", "--recipe", TINY]
-    return subprocess.Popen(program, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def losses(folder):
-    lines = (folder / "out" / "run" / "log.jsonl").read_text().splitlines()
-    return {line["step"]: line["loss"] for line in map(json.loads, lines) if "loss" in line}
-
-
-def test_a_dry_run_prints_commands_that_can_be_typed_and_starts_nothing(tmp_path, capsys):
-    run(Command(flora=Path("mini"), out=tmp_path / "out", without=("house_plants",), yes=True, dry_run=True))
-    told = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+def test_a_dry_run_prints_commands_that_can_be_typed_and_starts_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(module, "download", lambda wanted, tell: tell(f"42 GB into {wanted.root}"))
+    monkeypatch.setattr(module, "_start", None)
+    words = {"out": tmp_path / "out", "root": tmp_path / "raw", "without": ("house_plants",), "yes": True}
+    run(Command(flora=Path("mini"), dry_run=True, **words))
+    lines = capsys.readouterr().out.splitlines()
+    told = dict(line.split(": ", 1) for line in lines if not line.startswith(" "))
     assert list(told) == ["download", "prepare", "train", "export", "evaluate", "promote", "Serve it"]
     assert shlex.split(told["download"])[:4] == ["python", "training/prepare.py", "download", "data_mini"]
     assert "--without house_plants" in told["prepare"]
     assert f"--data {tmp_path / 'out' / 'packed'}" in told["train"]
+    assert lines[1] == f"  42 GB into {tmp_path / 'raw'}"
+    assert lines[4].startswith("  forecast for 430,000 pictures, GeForce RTX 4090, 24 GB: ")
+    assert lines[5].startswith("  forecast for 430,000 pictures, H100 SXM, 80 GB: ")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_without_a_network_says_so_and_goes_on(tmp_path, capsys, monkeypatch):
+    def no_network(*_, **__):
+        raise NoAnswer("the server cannot be reached")
+
+    monkeypatch.setattr(module, "download", no_network)
+    run(Command(flora=Path("mini"), out=tmp_path / "out", dry_run=True))
+    assert "  the server cannot be reached.\nprepare: " in capsys.readouterr().out
+
+
+def test_of_data_that_are_prepared_the_forecast_counts_the_pictures(data, tmp_path, capsys):
+    (tmp_path / "packed").symlink_to(data)
+    run(Command(flora=Path("mini"), out=tmp_path, dry_run=True))
+    assert f"forecast for {len(Manifest(data).rows_of('train'))} pictures" in capsys.readouterr().out
+
+
+def test_torchrun_may_not_start_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RecipeError, match="starts torchrun for the training"):
+        run(command(tmp_path))
+
+
+def test_after_sigterm_a_step_ends_and_a_scheduler_may_start_it_again(tmp_path, monkeypatch):
+    (tmp_path / "plants").mkdir()
+    program = tmp_path / "training" / "prepare.py"
+    program.parent.mkdir()
+    program.write_text("import os, signal\nos.kill(os.getppid(), signal.SIGTERM)\nsignal.pause()\n")
+    monkeypatch.setattr(module, "_PROJECT", tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        run(command(tmp_path))
+    assert ended.value.code == EXIT_REQUEUE
 
 
 def test_a_step_is_done_when_its_result_is_there(tmp_path):
@@ -76,62 +116,92 @@ def test_a_step_that_fails_ends_with_its_code(tmp_path, capfd):
     assert "prepare ended with code 1" in capfd.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_folder_becomes_a_registry_and_kills_change_nothing(tmp_path):
-    for name in ("whole", "killed"):
-        write_pictures(tmp_path / name / "plants", 12)
-    assert start(tmp_path / "whole").wait() == 0
-    for after_s in (4, 9, 14, 19):
-        process = start(tmp_path / "killed")
-        time.sleep(after_s)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        subprocess.run(["pkill", "-KILL", "-f", str(tmp_path / "killed")], check=False)
-    assert start(tmp_path / "killed").wait() == 0
-    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
-    whole, killed = (load_bundle(tmp_path / name / "out" / "registry" / "current") for name in ("whole", "killed"))
-    assert whole.taxonomy == killed.taxonomy
-
-
 FLORA = """
 name = "published"
 description = "Drawn plants."
 collection = "{collection}"
 recipe = "{recipe}"
 """
+# Each is killed at a random moment, up to that many seconds after a step has begun.
+KILLS = {"download": (0.5, 1, 2), "prepare": (4, 6, 8), "train": (6, 9), "export": (6, 9)}
 
 
-@pytest.mark.slow
-def test_archives_on_a_server_become_a_service_in_one_command(tmp_path):
-    written = write_published_layouts(tmp_path / "unpacked")
-    (tmp_path / "site").mkdir()
-    site = write_archives(written.root, tmp_path / "site")
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A flora of drawn plants whose archives lie on a server, and the address of the server."""
+    root = tmp_path_factory.mktemp("published")
+    written = write_published_layouts(root / "unpacked")
+    (root / "site").mkdir()
+    site = write_archives(written.root, root / "site")
     text = (site / "collection.toml").read_text()
     parts = [f"https://example.org/{name}.tar.gz" for name in ("train", "val", "train.json", "val.json")]
     files = {"inat2021": parts, "plantnet300k": ["https://example.org/plantnet_300K.zip"]}
     files["house_plants"] = ["https://example.org/house_plants.tar"]
     for name, addresses in files.items():
         text = text.replace(f"[sources.{name}]", f"[sources.{name}]\nfiles = {addresses}")
-    (tmp_path / "collection.toml").write_text(text.replace("taxon.tsv", str(written.root / "taxon.tsv")))
-    toml = tmp_path / "flora.toml"
-    toml.write_text(FLORA.format(collection=tmp_path / "collection.toml", recipe=TINY))
-    server = subprocess.Popen(
-        [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"],
-        cwd=site,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        address = re.search(r"http://[\d.:]+", server.stdout.readline())[0]
-        words = [toml, "--out", tmp_path / "out", "--root", tmp_path / "raw", "--mirror", address, "--yes"]
-        done = subprocess.run(
-            [sys.executable, "training/flora.py", *words], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-    finally:
-        server.kill()
-        server.communicate()
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert not (tmp_path / "raw" / "inat2021" / "train").exists()  # nothing is unpacked
-    bundle = load_bundle(tmp_path / "out" / "registry" / "current")
-    assert len(bundle.taxonomy.outputs) == NUM_OUTPUTS
+    (root / "collection.toml").write_text(text.replace("taxon.tsv", str(written.root / "taxon.tsv")))
+    (root / "flora.toml").write_text(FLORA.format(collection=root / "collection.toml", recipe=TINY))
+    contents = {f"/{path.relative_to(site)}": path.read_bytes() for path in site.rglob("*") if path.is_file()}
+    server = FileServer(contents)
+    with server.running() as address:
+        yield SimpleNamespace(toml=root / "flora.toml", server=server, address=address)
+
+
+@contextmanager
+def started(published, folder):
+    """The command in a process; after the block nothing of it is left."""
+    words = ["--out", folder / "out", "--root", folder / "raw", "--mirror", published.address, "--yes"]
+    program = [sys.executable, "training/flora.py", published.toml, *words]
+    with (
+        (folder / "log.txt").open("w") as log,
+        subprocess.Popen(program, cwd=ROOT, stdout=log, stderr=log, start_new_session=True) as process,
+    ):
+        yield process
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def kill_in(published, folder, step, after_s):
+    """Starts the command, and kills it that long after the step has begun."""
+    published.server.faults = ["hold"] if step == "download" else []
+    with started(published, folder) as process:
+        while f"{step}: python" not in (folder / "log.txt").read_text() and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(after_s)
+    published.server.hold.set()
+    published.server.hold.clear()
+
+
+def whole_run(published, folder):
+    """Runs the command to its end; returns manifest, losses and bundle but for the dates, which the card has too."""
+    published.server.faults = []
+    with started(published, folder) as process:
+        assert process.wait() == 0, (folder / "log.txt").read_text()[-3000:]
+    bundle = (folder / "out" / "registry" / "current").resolve()
+    record = json.loads((bundle / "bundle.json").read_text())
+    del record["created"], record["files"]
+    contents = [bundle / name for name in ("model.fp32.onnx", "calibration.npz", "taxa.json", "golden.json")]
+    losses = losses_by_step(folder / "out" / "run")
+    return Manifest(folder / "out" / "packed").sha256, losses, record, [path.read_bytes() for path in contents]
+
+
+@pytest.mark.slow
+def test_archives_on_a_server_become_a_service_in_one_command_and_kills_change_nothing(published, tmp_path):
+    folder = tmp_path / "flora"  # the same for both, since a manifest names the places of its pictures
+    folder.mkdir()
+    undisturbed = whole_run(published, folder)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    random = Random(5)
+    for step, moments in KILLS.items():
+        for longest_s in moments:
+            kill_in(published, folder, step, random.uniform(0, longest_s))
+    assert whole_run(published, folder) == undisturbed
+    assert not (folder / "raw" / "inat2021" / "train").exists()  # nothing is unpacked
+    current = folder / "out" / "registry" / "current"
+    with running_service(tmp_path / "service.txt", "--bundle", current) as client:
+        sent = io.BytesIO()
+        Image.new("RGB", (60, 60), "green").save(sent, "PNG")
+        answer = client.post("/identify", files={"image": sent.getvalue()})
+    assert answer.status_code == 200
+    assert len(answer.json()["candidates"]) == 5
