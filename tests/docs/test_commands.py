@@ -49,7 +49,18 @@ def test_program_accepts_the_command(page, line, monkeypatch):
 
 def test_every_other_command_is_known():
     starts = {line.partition(" ")[0] for _, line in LINES if not PROGRAM.match(line)}
-    assert starts <= {"make", "curl", "docker", "kill", "for", ".", "python3", ".venv/bin/pip", ".venv/bin/python"}
+    assert starts <= {
+        "make",
+        "curl",
+        "docker",
+        "sbatch",
+        "kill",
+        "for",
+        ".",
+        "python3",
+        ".venv/bin/pip",
+        ".venv/bin/python",
+    }
 
 
 def test_targets_of_make_exist():

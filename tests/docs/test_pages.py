@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,9 @@ from serving.metrics import Metrics
 from serving.problems import codes_by_status
 from serving.settings import ENVIRONMENT_PREFIX, Settings
 from tests.docs.pages import DOCS, GENERATED_PAGES, PAGES, ROOT, text_of
+from training.flora import read_flora
+from training.forecast import forecasts
+from training.recipe import read_recipe
 
 CHANGES = text_of(ROOT / "CONTRIBUTING.md").partition("## Typical changes")[2].partition("\n## ")[0]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -34,6 +38,17 @@ def test_links_lead_to_headings_that_exist(page):
     targets = [((page.parent / name).resolve() if name else page, anchor) for name, _, anchor in links]
     written = [(target, anchor) for target, anchor in targets if target not in GENERATED_PAGES]
     assert [(target.name, anchor) for target, anchor in written if anchor not in anchors(target)] == []
+
+
+@pytest.mark.parametrize("recipe", ["mini_8gb", "mini_24gb", "mini_h100"])
+def test_the_page_of_floras_has_the_forecasts_of_their_recipes(recipe):
+    row = next(line for line in text_of(DOCS / "flora.md").splitlines() if line.startswith(f"| `{recipe}`"))
+    pictures = read_flora(Path("mini")).num_pictures
+    shown = {
+        f"{each.card} | {each.hours[0]:.1f} to {each.hours[1]:.1f} | {each.memory / 1e9:.0f} GB |"
+        for each in forecasts(read_recipe(Path(recipe)), pictures)
+    }
+    assert row.split(" | ", 1)[1] in shown
 
 
 def test_every_page_is_in_the_table_of_contents():
