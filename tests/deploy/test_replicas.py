@@ -15,7 +15,7 @@ from tests.deploy.load import OpenLoad
 from tests.deploy.service_files import NGINX
 from tests.deploy.tools import needs
 from tests.serving.program import service
-from tests.serving.tiny import WEIGHTS, seal_tiny_bundle
+from tests.serving.tiny import RED, WEIGHTS, images, jpeg, seal_tiny_bundle
 
 pytestmark = [pytest.mark.deploy, needs("nginx")]
 HOSTS = ("127.0.0.11", "127.0.0.12")
@@ -71,13 +71,13 @@ def wait_for_port(process, port):
 class Replicas:
     """One service on each of the hosts, with the same bundle."""
 
-    def __init__(self, bundle):
-        self._bundle, self._stacks, self.running = bundle, {}, {}
+    def __init__(self, bundle, *flags):
+        self._bundle, self._flags, self._stacks, self.running = bundle, flags, {}, {}
         self._ports = {host: free_port(host) for host in HOSTS}
         self.addresses = [f"{host}:{port}" for host, port in self._ports.items()]
 
     def start(self, host):
-        flags = ("--host", host, "--port", str(self._ports[host]), "--drain-s", "1", *PATIENT)
+        flags = ("--host", host, "--port", str(self._ports[host]), "--drain-s", "1", *PATIENT, *self._flags)
         stack = self._stacks[host] = ExitStack()
         self.running[host] = stack.enter_context(service(self._bundle, *flags, "--trusted-proxies", "127.0.0.1"))
 
@@ -166,3 +166,29 @@ def test_no_request_fails_while_the_bundle_changes_and_each_replica_restarts(ver
     assert names["2.0.0"] != names["1.0.0"]
     assert {version_of(one) for sent, one in load.answers if reloaded < sent < restarting} == {"2.0.0"}
     assert {version_of(one) for sent, one in load.answers if restarted < sent} == {"3.0.0"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_client_stays_with_a_replica_and_corrects_what_another_one_answered(tmp_path):
+    bundle = seal_tiny_bundle(tmp_path / "bundle", tmp_path).folder
+    replicas = Replicas(bundle, "--corrections", tmp_path / "corrections")
+    balanced = []  # the ids of each client's answers
+
+    def ask(client, url):
+        request_id = client.post(f"{url}/identify", files=images(jpeg(RED))).raise_for_status().json()["request_id"]
+        client.post(f"{balancer}/identify/{request_id}/correction?taxon=Rosa canina").raise_for_status()
+        return request_id
+
+    with replicas.all(), nginx(replicas.addresses, tmp_path) as balancer, ExitStack() as clients:
+        for number in range(40, 52):
+            address = f"127.0.0.{number}"
+            client = clients.enter_context(httpx.Client(transport=httpx.HTTPTransport(local_address=address)))
+            balanced.append([ask(client, balancer) for _ in range(3)])
+            client.headers["X-Forwarded-For"] = address
+            for replica in replicas.addresses:  # as after overload
+                ask(client, f"http://{replica}")
+    logs = ["".join(replica.lines) for replica in replicas.running.values()]
+    homes = [{host for host, log in enumerate(logs) for each in ids if each in log} for ids in balanced]
+    assert {len(home) for home in homes} == {1}
+    assert set.union(*homes) == {0, 1}

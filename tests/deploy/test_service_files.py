@@ -150,6 +150,15 @@ def test_limits_of_nginx_fit_those_of_the_service():
     assert DEFAULTS.keep_alive_s > 60  # nginx's own default for idle connections to a server
 
 
+def test_a_client_stays_with_a_replica_and_only_a_correction_is_sent_on_after_404():
+    text = NGINX.read_text()
+    assert "hash $binary_remote_addr consistent;\n" in text
+    location = text.partition("location ~ ")[2].partition("}")[0]
+    assert re.match(location.split()[0], "/identify/5f2c/correction")
+    assert text.count("http_404") == location.count("http_404") == 1  # a 404 of /v2 is an answer that took its time
+    assert read_yaml(KUBERNETES / "components/corrections/service.yaml")["spec"] == {"sessionAffinity": "ClientIP"}
+
+
 # ---- Kubernetes
 
 

@@ -127,14 +127,12 @@ def test_many_questions_at_once_are_all_answered(url, number):
 
 
 @pytest.mark.slow
-def test_three_restarts_lose_no_request(bundle_folder, monkeypatch):
+def test_three_restarts_lose_no_request(bundle_folder, monkeypatch, free_tcp_port):
     monkeypatch.setattr("serving.client.clients._chance", lambda low, high: low + (high - low) / 50)  # many attempts
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with Client(f"http://127.0.0.1:{port}") as client, ThreadPoolExecutor(4) as threads:
+    with Client(f"http://127.0.0.1:{free_tcp_port}") as client, ThreadPoolExecutor(4) as threads:
         calls = []
         for life in range(1, 5):
-            with service(bundle_folder, "--port", str(port)) as running:
+            with service(bundle_folder, "--port", str(free_tcp_port)) as running:
                 calls = calls or [threads.submit(client.identify, jpeg(RED)) for _ in range(300)]
                 while sum(call.done() for call in calls) < 75 * life:
                     time.sleep(0.001)
