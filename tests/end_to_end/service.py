@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-START_S = 60
+from tests.serving.program import PATIENCE_S
 
 
 @contextmanager
@@ -26,12 +26,12 @@ def running_service(log: Path, *arguments: object, cwd: Path | None = None) -> I
                 yield client
         finally:
             process.terminate()
-            assert process.wait(timeout=100) == 0, log.read_text()
+            assert process.wait(PATIENCE_S) == 0, log.read_text()
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
     """Returns the service's URL."""
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and process.poll() is None:
         text = log.read_text()
         if (url := re.search(r"http://[\d.:]+", text)) and '"event": "ready"' in text:

@@ -114,7 +114,7 @@ def rehearse(cases, folder):
     """Takes two steps of each case, a recipe and what overrides it, and returns the reports of step.py."""
     command = [sys.executable, "-W", "ignore", ROOT / "tests" / "rehearsal" / "step.py", json.dumps(cases)]
     environment = on_the_device(folder)
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=500)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

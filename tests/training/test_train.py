@@ -142,7 +142,7 @@ def test_a_killed_program_resumes_with_the_same_losses(tmp_path):
         helpers = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    _, alive = psutil.wait_procs(helpers, timeout=60)
+    _, alive = psutil.wait_procs(helpers, timeout=300)
     for left in alive:
         left.kill()
     assert helpers

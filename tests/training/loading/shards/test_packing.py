@@ -185,7 +185,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_partial_shard(tmp_path):
     pictures = [("a.jpg", "train", picture_bytes(0, (40, 40))), ("b.png", "test", picture_bytes(0, (200, 200), "PNG"))]
     data = write_prepared(tmp_path / "data", pictures)
     with start(data, tmp_path / "out", most_bytes=30_000) as process:
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=300)
     assert process.returncode == 1
     require_one_line(stderr, "file_system")
     assert "test-00000.tar" in stderr
