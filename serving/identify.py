@@ -29,7 +29,8 @@ from models.ranking import RankedGroup, RankedTaxon
 from serving.access.control import AccessControl, Client
 from serving.admission import Admission, AdmittedRequest, Readiness
 from serving.bodies import Body, BodyLimits, FormNames, read_body, unknown_warnings
-from serving.corrections.service import Correction, CorrectionService, RecentAnswer
+from serving.corrections.record import Correction
+from serving.corrections.service import CorrectionService, RecentAnswer
 from serving.decoding.pool import Decoded, DecoderPool
 from serving.errors import BadPicture, ClientLeft, TimedOut
 from serving.loaded_bundle import LiveBundle, LoadedBundle

@@ -29,7 +29,7 @@ import tyro
 from models.errors import InputError
 from models.metrics import NUM_BINS, calibration_error, reliability_bins, share
 from models.preprocess import sniff_format
-from serving.corrections.service import Correction
+from serving.corrections.record import Correction
 
 if TYPE_CHECKING:
     from serving.corrections.store import Store

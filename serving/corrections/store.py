@@ -45,7 +45,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models.atomic_file import replaced
 from models.errors import InputError
-from serving.corrections.service import Correction
+from serving.corrections.record import Correction
 from serving.errors import BadParameter, StoreFull, StoreUnavailable
 
 DATABASE_FILE: Final = "corrections.sqlite"

@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from serving.corrections.__main__ import TABLE_FILE, main
-from serving.corrections.service import Correction
+from serving.corrections.record import Correction
 from serving.corrections.store import DATABASE_FILE, Store
 from tests.serving.tiny import BLUE, GREEN, draw, encode, jpeg
 from training.dataset.sources.table import read_table
