@@ -154,14 +154,16 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     cutoffs = Cutoffs(0.0 if head is None else head.cutoff, familiar_cutoff(_familiarity(plants), judged_M))
     kept_N = _kept(plants, cutoffs)
     named = plants.subset(kept_N)
+    kept_M = None
     if unknown_plants is not None and others is not None:
+        kept_M = _kept(others, cutoffs)
         drawn_M = drawn_among(unknown_plants.names, len(kept_N))
-        named = Predictions.join((named, others.subset(drawn_M & _kept(others, cutoffs))))
+        named = Predictions.join((named, others.subset(drawn_M & kept_M)))
     mistaken_T = np.zeros(len(taxonomy.taxa), dtype=bool)
     if validation is not None and "species" not in fixed:
         mistaken_T = mistaken_taxa(validation.found, plants, len(taxonomy.taxa))
     thresholds = fit_thresholds(named.rank_scores, fixed, mistaken_T[named.named_N], proves=data.proves)
-    place, place_top1 = fit_place(data, plants, kept_N, model, fixed)
+    place, place_top1 = fit_place(data, plants, kept_N, model, fixed, kept_M=kept_M)
     model = replace(
         model,
         thresholds=thresholds.thresholds,
@@ -240,12 +242,19 @@ def _fit_familiarity(
 
 
 def fit_place(
-    data: TableData, plants: Predictions, kept_N: Flags, model: AnswerModel, fixed: Mapping[Rank, float]
+    data: TableData,
+    plants: Predictions,
+    kept_N: Flags,
+    model: AnswerModel,
+    fixed: Mapping[Rank, float],
+    *,
+    kept_M: Flags | None = None,
 ) -> tuple[PlaceModel, tuple[float, float]] | tuple[None, None]:
     """Chooses how place is used on half of the calibration plants, and fits what follows on the other half.
 
     Returns what answers with a place need, and the share of the other half whose likeliest taxon is right, without and
-    with place; nothing if place does not help. `kept_N` says which plants reach the cutoffs.
+    with place; nothing if place does not help. `kept_N` and `kept_M` say which plants and strangers reach the cutoffs.
+    Strangers stand at places of these plants.
     """
     place = data.place
     logits = data.calibration.outputs.logits
@@ -256,8 +265,17 @@ def fit_place(
     labels = plants.labels_N[chosen]
     placed = placed_rows(chosen_rows(logits, chosen), records, place.prior, rule, model)
     temperature = fit_temperature(placed, labels, model.taxonomy, np.arange(len(labels)))
-    found = score_pictures(placed, labels, replace(model, temperature=temperature))
-    fitted = fit_thresholds(found.subset(kept_N[chosen]).rank_scores, fixed, proves=data.proves)
+    scored = AnswerModel(model.taxonomy, temperature)
+    found = score_pictures(placed, labels, scored)
+    named = found.subset(kept_N[chosen])
+    if data.unknown_plants is not None and kept_M is not None:
+        drawn = data.unknown_plants.choose(kept_M & drawn_among(data.unknown_plants.names, len(chosen)))
+        outputs = drawn.outputs
+        there = records.subset(np.random.default_rng(0).integers(len(labels), size=len(outputs.logits)))
+        placed = placed_rows(outputs.logits, there, place.prior, rule, model)
+        strangers = replace(drawn, outputs=Outputs(placed, outputs.features)).predictions(scored)
+        named = Predictions.join((named, strangers))
+    fitted = fit_thresholds(named.rank_scores, fixed, proves=data.proves)
     rule = replace(rule, temperature=temperature, thresholds=fitted.thresholds, promises=fitted.promises)
     conformal = conformal_table_of(found.right_N, found.taxon_labels_N, data.prior_T)
     top1 = (float(plants.top_k_hits(1)[chosen].mean()), float(found.top_k_hits(1).mean()))

@@ -13,6 +13,7 @@ from models.ranking import Promises
 from tests.models.tiny import species, taxonomy_of
 from tests.training.bundling.drawn_outputs import TAXONOMY as DRAWN_TAXONOMY
 from tests.training.bundling.drawn_outputs import draw_plants, table_data
+from tests.training.bundling.test_unknown_plants import drawn_strangers
 from tests.training.small import write_data
 from training.bundling.place import (
     MOST_LOST,
@@ -124,6 +125,16 @@ def test_fitted_tables_are_those_of_answers_with_a_place():
     )
     assert (found.rule.thresholds, found.rule.promises) == (of_kept.thresholds, of_kept.promises)
     assert of_kept.thresholds != of_all.thresholds
+
+
+def test_the_promise_with_a_place_counts_strangers_too():
+    """No head can tell these from plants. Of the plants alone, the names would keep a promise (see the next test)."""
+    plants = draw_plants(60, seed=1)
+    records = Records(plants.labels, np.full(1200, 45.0), plants.labels % 2 * 90.0, np.zeros(1200, np.int64))
+    place = PlaceData(count_records(records, NUM_TAXA, 10.0), records, np.ones(1200, bool))
+    alike = replace(drawn_strangers(1), outputs=plants.outputs.choose(np.arange(0, 1200, 2)))
+    found = fit_tables(table_data(calibration=plants, place=place, unknown_plants=alike), 1.0, {}).model.place
+    assert (found.rule.thresholds.species, found.rule.promises.species) == (1.0, None)
 
 
 def test_plants_that_prove_nothing_give_answers_with_a_place_no_promise():
