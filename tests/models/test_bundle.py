@@ -326,6 +326,12 @@ def test_network_with_weights_in_another_file_is_refused(sealed, is_listed):
     assert f"{NETWORK} keeps weights in another file" in refusal(sealed)
 
 
+def test_the_name_of_another_file_is_found_wherever_it_stands(sealed):
+    (sealed / NETWORK).write_bytes(bytes(1_000_000 - 5) + b"\n\x08location\x12")  # across two reads
+    edit(sealed / BUNDLE_FILE, lambda record: record["files"].update({NETWORK: file_sha256(sealed / NETWORK)}))
+    assert "weights in another file" in refusal(sealed)
+
+
 def test_network_of_other_outputs_is_refused_when_it_is_opened(tmp_path):
     network = write_network(tmp_path / NETWORK, keys=TAXONOMY.output_keys[::-1])
     bundle = seal_tiny(tmp_path / "tiny", network)

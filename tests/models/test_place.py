@@ -18,7 +18,7 @@ from models.calibration import (
 )
 from models.errors import BundleError
 from models.place import SIDES_KM, PlaceModel, PlaceRule, Where, band_at, cell_at, read_place, write_place
-from models.ranking import Promise, Promises, Thresholds
+from models.ranking import MistakenTaxa, Promise, Promises, Thresholds
 from tests.models.tiny import species, taxonomy_of
 from training.bundling.place import Records, count_records
 
@@ -229,6 +229,7 @@ def test_sets_and_promises_of_answers_with_a_place_are_their_own():
         rule.thresholds,
         Promises(species=others),
         Calibration(conformal=every),
+        mistaken=MistakenTaxa(tuple(TAXONOMY.by_id), rule.thresholds.species, others),
         place=PlaceModel(PRIOR, rule, one),
     )
     for where, table, promise, num_taxa in ((None, every, others, 4), (Where(*SYDNEY), one, theirs, 1)):

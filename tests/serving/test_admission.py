@@ -423,6 +423,7 @@ async def test_picture_cancelled_in_the_moment_of_its_turn_passes_it_on():
     decoding.tasks["a", 1].cancel()
     await decoding.settle()
     assert decoding.running == [("b", 2)]
+    assert decoding.tasks["a", 0].cancelled()
 
 
 @given(
