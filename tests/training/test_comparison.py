@@ -1,7 +1,9 @@
 import threading
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -291,6 +293,14 @@ def test_other_manifest_is_searched_for_the_pictures(manifest, same_pictures):
     tested = {manifest.table["sha256"][int(row)].as_py() for row in manifest.rows_of("test")}
     assert (found.state, found.num_seen) == ("seen", len(used & tested))
     assert 0 < found.num_seen < len(tested)
+
+
+def test_a_picture_that_was_encoded_anew_is_known_by_its_name(manifest):
+    position = manifest.table.schema.get_field_index("sha256")
+    table = manifest.table.set_column(position, "sha256", pa.array(["0" * 64] * len(manifest)))
+    encoded_anew = SimpleNamespace(table=table, has_sha256=lambda sha256: sha256 == "f" * 64)
+    found = held_out_in(manifest, trained_with("f" * 64), [encoded_anew], "validation")
+    assert (found.state, found.num_seen) == ("seen", len(manifest.rows_of("validation")))
 
 
 def test_bundle_that_records_no_manifest_is_taken_at_its_word(manifest, same_pictures):

@@ -247,6 +247,12 @@ def test_each_rollback_goes_one_step_back(registry, versions):
     assert len(registry.history()) == 5
 
 
+def test_a_rollback_undoes_the_last_promotion_of_a_bundle_that_was_promoted_twice(registry, versions):
+    first, second, third = (promote(registry, versions[number]) for number in (0, 1, 2))
+    promote(registry, versions[1])
+    assert registry.roll_back() == (second, third) != (second, first)
+
+
 def test_promotion_is_refused_if_the_pointer_moved_since_the_comparison(registry, versions):
     promote(registry, versions[0])
     with pytest.raises(DataError, match="in the meantime"):

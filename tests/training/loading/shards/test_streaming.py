@@ -10,8 +10,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from models.errors import DataError
+from tests.models.pictures import encode
 from tests.training.published_layouts import archive, write_archives, write_published_layouts
 from tests.training.small import ROOT
 from training.dataset.archive import members
@@ -220,3 +222,18 @@ def test_a_tar_that_ends_between_two_members_or_has_a_damaged_header_is_damaged(
     (tmp_path / "a.tar").write_bytes(content[:length])
     with pytest.raises(DataError, match="damaged"):
         list(members(tmp_path / "a.tar"))
+
+
+@pytest.mark.slow
+def test_a_cut_shard_is_written_anew_and_one_of_other_options_is_refused(tmp_path):
+    tar_of(tmp_path / "a.tar", (info("a.jpg"), encode(Image.new("RGB", (60, 90)), "JPEG")))
+    pass_ = Stream("s", tmp_path, [tmp_path / "a.tar"], {"a.jpg": False})
+    first = stream(pass_, tmp_path / "out", PackOptions(short_side_px=20), 1)
+    assert (first["width"].to_pylist(), first["height"].to_pylist()) == ([20], [30])
+    shard = tmp_path / "out" / first["shard"][0].as_py()
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:600])
+    assert stream(pass_, tmp_path / "out", PackOptions(short_side_px=20), 1) == first
+    assert shard.read_bytes() == whole
+    with pytest.raises(DataError, match="other options"):
+        stream(pass_, tmp_path / "out", PackOptions(short_side_px=30), 1)
