@@ -79,6 +79,13 @@ def archive(path, records, media, left_out=()):
     return path
 
 
+@pytest.fixture(autouse=True)
+def _limit_of_other_readers():
+    limit = csv.field_size_limit()
+    yield
+    csv.field_size_limit(limit)
+
+
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setattr(Fetcher, "_wait", lambda self, seconds: None)
