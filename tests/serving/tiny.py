@@ -155,41 +155,26 @@ def seal_tiny_bundle(
     look_alikes=None,
     **network_fields,
 ):
-    """Seals the bundle.
-
-    Args:
-        folder: The folder to create.
-        scratch: Folder for the files to seal.
-        version: Version of the model.
-        weights: Of its network.
-        calibration: Its tables, if any.
-        golden: Its golden picture, if any.
-        examples: Its reference pictures, as for `write_examples`.
-        place: Its prior of place and the rule of its network, if any.
-        look_alikes: What its taxa are often taken for, if anything.
-        network_fields: Further fields of its network.
-    """
+    """Seals the bundle from files in `scratch`; `place` is a prior and the rule of its network."""
     network = scratch / "model.fp32.onnx"
     write_network(network, weights=weights)
     files, parts = {network.name: network}, {}
+
+    def add(part, name):
+        parts[part], files[name] = name, scratch / name
+        return files[name]
+
     if calibration is not None:
-        parts[CALIBRATION_PART] = CALIBRATION_FILE
-        files[CALIBRATION_FILE] = scratch / CALIBRATION_FILE
         with_place = Calibration(conformal=calibration.conformal)
-        write_calibration(files[CALIBRATION_FILE], {"fp32": calibration, f"fp32{WITH_PLACE}": with_place})
+        tables_of = {"fp32": calibration, f"fp32{WITH_PLACE}": with_place}
+        write_calibration(add(CALIBRATION_PART, CALIBRATION_FILE), tables_of)
     if examples:
-        parts[EXAMPLES_PART] = EXAMPLES_FILE
-        files[EXAMPLES_FILE] = scratch / EXAMPLES_FILE
-        write_examples(files[EXAMPLES_FILE], examples)
+        write_examples(add(EXAMPLES_PART, EXAMPLES_FILE), examples)
     if place is not None:
         prior, network_fields["place"] = place
-        parts[PLACE_PART] = PLACE_FILE
-        files[PLACE_FILE] = scratch / PLACE_FILE
-        write_place(files[PLACE_FILE], prior)
+        write_place(add(PLACE_PART, PLACE_FILE), prior)
     if golden is not None:
-        parts[GOLDEN_PART] = GOLDEN_FILE
-        files[GOLDEN_FILE] = scratch / GOLDEN_FILE
-        files[GOLDEN_FILE].write_bytes(msgspec.json.encode(golden))
+        add(GOLDEN_PART, GOLDEN_FILE).write_bytes(msgspec.json.encode(golden))
     record = BundleRecord(
         format_version=FORMAT_VERSION,
         name="tiny",
