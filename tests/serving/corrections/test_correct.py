@@ -30,6 +30,7 @@ from serving.corrections.store import DATABASE_FILE, Store, _open
 from serving.errors import StoreUnavailable
 from tests.serving.conftest import wait_until_ready
 from tests.serving.corrections.test_program import correction
+from tests.serving.program import PATIENCE_S
 from tests.serving.tiny import GREEN, TAXA, TAXONOMY, InProcessDecoder, assert_problem, jpeg, seal_tiny_bundle
 
 ROSE, DAISY = jpeg(), jpeg(GREEN)
@@ -40,6 +41,12 @@ def running(settings, folder, **more):
     chosen = replace(settings, corrections=folder, **more)
     with TestClient(create_app(chosen, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
         yield wait_until_ready(client)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A busy machine stores as late as it likes; tests of the deadline have their own."""
+    monkeypatch.setattr("serving.corrections.service._DEADLINE_S", PATIENCE_S)
 
 
 @pytest.fixture
