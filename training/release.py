@@ -163,7 +163,7 @@ def promote(command: Promote) -> None:
         )
     else:
         found = _compare(load_bundle(registry.folder / before), new, command, command.data, registry)
-        report = f"reports/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{entry_name(new)}.json"
+        report = f"reports/{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{entry_name(new)}.json"
         write_json(registry.folder / report, found)
         accepted = command.accept_uncertain.strip() if found.refusals and found.may_be_accepted else ""
         if found.refusals and not accepted:
@@ -344,8 +344,7 @@ class Registry:
         """
         with self._locked():
             before = self.current
-            promotions = [each for each in self.history() if each.action == "promote" and each.after == before]
-            after = promotions[-1].before if promotions else None
+            after = self._before_current()
             if before is None or after is None:
                 raise DataError(
                     "the history has no earlier bundle to go back to",
@@ -355,6 +354,20 @@ class Registry:
             load_bundle(self.folder / after)
             self._change(Change(action="rollback", before=before, after=after))
         return before, after
+
+    def _before_current(self) -> str | None:
+        """Returns the entry that the last promotion which was not undone replaced."""
+        history = self.history()
+        pointers = [*(each.before for each in history[1:]), self.current]
+        replaced_entries: list[str | None] = []
+        for change, pointer in zip(history, pointers, strict=False):
+            if change.after != pointer:
+                continue  # a crash came before the pointer was replaced
+            if change.action == "promote":
+                replaced_entries.append(change.before)
+            else:
+                replaced_entries = replaced_entries[:-1]
+        return replaced_entries[-1] if replaced_entries else None
 
     def _add(self, bundle: Bundle) -> str:
         """Copies the files that `bundle.json` lists to the bundle's entry, unless it is there already."""
