@@ -107,3 +107,24 @@ def test_neither_help_nor_a_wrong_flag_loads_torch():
     said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert said.count("usage: ") == len(TRAINING)
     assert said.endswith("False\n")
+
+
+@pytest.mark.parametrize("program", ["prepare.py", "flora.py"])
+def test_programs_run_where_the_packages_are_but_botanify_is_not_installed_as_in_the_training_image(program):
+    hidden = (
+        "import importlib.metadata as m, runpy, sys\n"
+        "known = m.distribution\n"
+        "def distribution(name):\n"
+        "    if name == 'botanify': raise m.PackageNotFoundError(name)\n"
+        "    return known(name)\n"
+        "m.distribution = distribution\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, str(ROOT / "training" / program), "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

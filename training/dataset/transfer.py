@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
-from importlib import metadata
 from pathlib import Path
 from threading import Event, Lock
 from time import monotonic, time
@@ -21,7 +20,7 @@ import msgspec
 from models.atomic_file import replaced, sync
 from models.errors import DataError, without_password
 
-_AGENT: Final = f"botanify/{metadata.version('botanify')} (fetches training data)"
+_AGENT: Final = "botanify (fetches training data)"
 _TIMEOUT_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 60.0
 _LONGEST_RETRY_AFTER_S: Final = 600.0
