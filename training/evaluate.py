@@ -3,13 +3,11 @@
 python training/evaluate.py --data DATA --bundle DIR [--checkpoint FILE] [--negatives DIR] [--unknown DIR] [--out DIR]
 """
 
-import csv
-import io
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -28,6 +26,7 @@ from models.errors import DataError
 from models.metrics import Share
 from models.preprocess import InputSpec
 from models.session import NetworkOutput
+from models.text_table import as_csv
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.evaluation.answers import describe_answers, describe_share, judge_answers
@@ -279,18 +278,10 @@ def _reports(evaluation: Evaluation, predictions: Predictions, manifest: Manifes
     classes = map(msgspec.structs.astuple, class_metrics(predictions, manifest.taxonomy))
     return {
         ".json": as_json(evaluation),
-        "-classes.csv": _csv(ClassMetrics.__struct_fields__, classes),
-        "-answers.csv": _csv(("picture", "right_taxon_id", "named_taxon_id", "score"), answers),
+        "-classes.csv": as_csv(ClassMetrics.__struct_fields__, classes),
+        "-answers.csv": as_csv(("picture", "right_taxon_id", "named_taxon_id", "score"), answers),
         **{f"-{name}": content for name, content in draw_mistakes(predictions, manifest).items()},
     }
-
-
-def _csv(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue().encode()
 
 
 def _write(folder: Path, evaluation: Evaluation, files: Mapping[str, bytes]) -> None:

@@ -16,8 +16,6 @@ All with --out DATA read the data sets' lists and folders, name the classes befo
 picture once (a later run continues), leave out copies and leaks, draw the splits, and write manifest and report.
 """
 
-import csv
-import io
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,7 +33,6 @@ import msgspec
 import pyarrow as pa
 import tyro
 
-from models.atomic_file import replaced
 from models.cores import cores
 from models.errors import DataError
 from models.taxonomy import Taxonomy
@@ -47,21 +44,12 @@ from training.dataset.collection import READERS, Collection, CutShare, NearCopyB
 from training.dataset.download import Download, download
 from training.dataset.manifest import MANIFEST_FILE, Manifest, SourceNote, write_manifest
 from training.dataset.name_table import with_names
-from training.dataset.others import (
-    NEGATIVES_LIST,
-    Lists,
-    keep_out,
-    leave_out,
-    relative_path,
-    without_a_plant,
-    write_lists,
-)
+from training.dataset.others import NEGATIVES_LIST, Lists, keep_out, leave_out, without_a_plant, write_list
 from training.dataset.report.findings import Report, build_report
 from training.dataset.report.page import HTML_FILE, advice, report_files
 from training.dataset.selection import manifest_columns, select_pictures
 from training.dataset.sources.gbif import import_download
 from training.dataset.sources.inaturalist_export import import_observations
-from training.dataset.sources.json_layouts import choose_alike, read_negatives
 from training.dataset.sources.record import LabeledPicture, LeftOut, SourceContents, Split
 from training.dataset.splits import draw_splits, name_codes
 from training.dataset.synonyms import read_synonyms
@@ -288,7 +276,8 @@ def prepare(command: Folder | Table | Sources) -> Report:
     left_out = [entry for source in sources.values() for entry in source.left_out]
     spec = DatasetSpec(collection, {name: source.root for name, source in sources.items()}, classes, notes)
     report = write_dataset(spec, pictures, [*left_out, *unusable], command.out)
-    write_lists(command.out, lists, roots)
+    for name, others in lists.items():
+        write_list(command.out / name, others, roots)
     _print_report(report, command.out)
     if streamed and command.shards is not None:
         write_streamed_manifest(command.shards, Manifest(command.out), streamed)
@@ -472,28 +461,14 @@ def _print_report(report: Report, out: Path) -> None:
 def write_negatives(command: Negatives) -> Counter[str]:
     """Writes the list of pictures without a plant, and returns how many of each split it has.
 
-    A row has the path relative to the list, the split, the kingdom and the name. Pictures of the training file are
-    there to fit on (split `fit`), those of `val.json` to judge with (split `test`).
-
     Raises:
         DataError: The folder holds no iNaturalist data set, a file of it is damaged, or it shows nothing but plants.
     """
-    listed = [
-        (split, each)
-        for split, pictures in read_negatives(command.pictures).items()
-        for each in choose_alike(pictures, command.most, command.seed)
-    ]
-    if not listed:
+    others = without_a_plant("", command.pictures, command.most, command.seed)
+    if not others:
         raise DataError("the data set shows nothing but plants", value=command.pictures, remedy="give another folder")
-    root = relative_path(command.pictures, command.out.parent)
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(("path", "split", "kingdom", "name"))
-    writer.writerows((f"{root}/{each.path}", split, each.kingdom, each.name) for split, each in listed)
-    command.out.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(command.out) as stream:
-        stream.write(text.getvalue().encode())
-    return Counter(split for split, _ in listed)
+    write_list(command.out, others, {"": command.pictures})
+    return Counter(each.split for each in others)
 
 
 if __name__ == "__main__":

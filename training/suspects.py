@@ -16,8 +16,6 @@ The network learned its features from the wrong labels too, so the list is a hel
 Letters in names: N pictures, P plants, F features, T taxa.
 """
 
-import csv
-import io
 from typing import Final
 
 import numpy as np
@@ -29,6 +27,7 @@ from models.errors import DataError
 from models.metrics import Whole
 from models.ranking import Floats
 from models.taxonomy import Output, Taxonomy
+from models.text_table import as_csv
 from training.bundling.rejection import fit_features
 from training.bundling.thresholds import fit_temperature
 from training.dataset.manifest import Manifest
@@ -120,14 +119,12 @@ def suspects_of(found: Predictions) -> Predictions:
 def suspects_table(suspects: Predictions, manifest: Manifest) -> bytes:
     """Writes a CSV line for each suspect: its file, and id, score and name of the label and of the suggestion."""
     taxa = manifest.taxonomy.taxa
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(COLUMNS)
     columns = suspects.rows, suspects.taxon_labels_N, suspects.named_N, suspects.right_N, suspects.confidence_N
+    rows = []
     for row, label, named, score, suggested in zip(*columns, strict=True):
         right = taxa[label]
         other = taxa[named]
         scores = f"{score:.6f}", f"{suggested:.6f}"
         names = right.scientific_name, other.scientific_name
-        writer.writerow((manifest.name(int(row)), right.taxon_id, other.taxon_id, *scores, *names))
-    return text.getvalue().encode()
+        rows.append((manifest.name(int(row)), right.taxon_id, other.taxon_id, *scores, *names))
+    return as_csv(COLUMNS, rows)

@@ -1,7 +1,5 @@
 """Photographs -> plants: a list names them, and a rule says which of them show one plant and get one answer."""
 
-import csv
-import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,12 +10,12 @@ from typing import Final
 import msgspec
 
 from models.errors import DataError, InputError
+from models.text_table import TextTable, text_lines
 from serving.folder.photographs import LocalFolder, Photograph, Store, has_photograph_name
 
 PATH_COLUMN: Final = "path"
 """The column that names the file."""
-_MAX_HEADER: Final = 100_000  # characters; the module csv accepts 131,072 in a cell
-_SURPLUS: Final = "\0"  # no header has it
+_SEPARATED: Final = re.compile(r"[,;\t|]")
 _FORMS: Final = "folder, column:NAME or regex:PATTERN"
 
 
@@ -116,7 +114,7 @@ def read_list(path: Path, store: Store) -> Iterator[Photograph]:
 def _rows(path: Path, root: str, real: Callable[[str], str]) -> Iterator[Mapping[str, str]]:
     """Yields the rows; `real` follows the links of a folder. A link to a file may lead anywhere, as in a search."""
     seen: set[str] = set()
-    for number, row in _numbered_rows(path, _text(path)):
+    for number, row in _numbered_rows(path):
         name = row[PATH_COLUMN]
         if not name:
             raise DataError(f"line {number} of {path} names no file", limit=f"a column {PATH_COLUMN}")
@@ -135,54 +133,10 @@ def _rows(path: Path, root: str, real: Callable[[str], str]) -> Iterator[Mapping
         yield row
 
 
-def _text(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            text = stream.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"the list {path} cannot be read", value=error, limit="a CSV file in UTF-8", remedy="correct the path"
-        ) from error
-    if "\0" in text:
-        raise DataError(
-            f"the list {path} has zero bytes", limit="a CSV file in UTF-8", remedy="save it in UTF-8, or correct it"
-        )
-    return text
-
-
-def _numbered_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    first = io.StringIO(text, newline="").readline().strip()[:_MAX_HEADER]
-    header = [] if has_photograph_name(first) else next(csv.reader([first]), [])
-    if PATH_COLUMN in header:
-        return _table_rows(path, text)
-    separators = [separator for separator in (";", "\t") if PATH_COLUMN in first.split(separator)]
-    if len(header) > 1 or separators:
-        raise DataError(
-            f"the list {path} has no column {PATH_COLUMN}",
-            value=first[:200],
-            limit=f"a CSV file with a column {PATH_COLUMN} and commas between its columns",
-            remedy="separate the columns by commas" if separators else "name the column of the files so",
-        )
-    # splitlines() would split names at rarer signs too
-    lines = enumerate((line.strip() for line in text.split("\n")), start=1)
-    return ((number, {PATH_COLUMN: line}) for number, line in lines if line)
-
-
-def _table_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    table = csv.DictReader(io.StringIO(text, newline=""), restkey=_SURPLUS, restval="", strict=True)
-    try:
-        header = [name for name in table.fieldnames or () if name]
-        twice = [name for name in header if header.count(name) > 1]
-        if twice:
-            raise DataError(f"the header of {path} names a column twice", value=twice[0], remedy="rename one of them")
-        for row in table:
-            if _SURPLUS in row:
-                raise DataError(
-                    f"line {table.line_num} of {path} has more cells than the header",
-                    remedy='put a value with a comma between double quotes: "IMG 1, rose.jpg"',
-                )
-            yield table.line_num, row
-    except csv.Error as error:
-        raise DataError(
-            f"line {table.reader.line_num} of {path} is no CSV", value=error, remedy="correct the double quotes"
-        ) from error
+def _numbered_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+    first = next(text_lines(path), "").strip()
+    if first == PATH_COLUMN or (_SEPARATED.search(first) and not has_photograph_name(first)):
+        yield from TextTable(path, (PATH_COLUMN,)).rows()
+    else:
+        lines = enumerate(map(str.strip, text_lines(path)), start=1)
+        yield from ((number, {PATH_COLUMN: line}) for number, line in lines if line)

@@ -216,11 +216,15 @@ HEADER, ROW = "path,scientific_name\n", "a.png,Rosa rubra\n"
 # Files of a source that cannot be prepared, the arguments that name it, and part of the expected message.
 BROKEN = {
     "no folder": ({}, "folder nowhere", "no such folder"),
-    "no list": ({}, "table nowhere.csv", "no such list"),
+    "no list": ({}, "table nowhere.csv", "(got No such file"),
     "no column": ({"list.csv": f"path,name\n{ROW}"}, "table list.csv", "lacks the column scientific_name"),
     "empty name": ({"list.csv": f"{HEADER}{ROW}a.png, \n"}, "table list.csv", "line 3"),
     "no pictures": ({"flowers/Rosa/notes.txt": "none yet"}, "folder flowers", "holds no pictures"),
-    "no UTF-8": ({"list.csv": f"{HEADER}a.png,Gänseblümchen\n".encode("latin-1")}, "table list.csv", "not a UTF-8 CSV"),
+    "no UTF-8": (
+        {"list.csv": f"{HEADER}a.png,Gänseblümchen\n".encode("latin-1")},
+        "table list.csv",
+        "expected text in UTF-8",
+    ),
     "no Latin name": ({"list.csv": f"{HEADER}a.png,Подсолнух\n"}, "table list.csv", "Latin letters"),
 }
 

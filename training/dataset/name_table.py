@@ -1,8 +1,7 @@
 """Common names in several languages and identifiers of taxa, from a table that the user has (`--names`)."""
 
-import csv
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ import msgspec
 
 from models.errors import DataError
 from models.taxonomy import LANGUAGE, Taxon, Taxonomy, taxon_id_from_name
+from models.text_table import TextTable
 from training.dataset.names import parse_name
 
 # Our columns and how the Darwin Core tables of GBIF and Kew spell them; case and signs do not matter.
@@ -57,8 +57,8 @@ def with_names(taxonomy: Taxonomy, path: Path) -> tuple[Taxonomy, str]:
 
     Args:
         taxonomy: Its taxa are found by id, GBIF key, accepted name or synonym, with or without author.
-        path: CSV (UTF-8, with a header; separated by commas, semicolons or tabs). A row has `taxon`, and `language` (as
-            in de or pt-BR) with `name`, and `preferred` if that name comes first; or `gbif_id`, `powo_id`.
+        path: CSV (UTF-8, with a header; separated by commas, semicolons, tabs or bars). A row has `taxon`, and
+            `language` (as in de or pt-BR) with `name`, and `preferred` if that name is first; or `gbif_id`, `powo_id`.
 
     Returns:
         The new taxonomy, and a sentence about what was read.
@@ -70,8 +70,12 @@ def with_names(taxonomy: Taxonomy, path: Path) -> tuple[Taxonomy, str]:
     rows: dict[int, list[_Row]] = {}
     num_ignored = 0
     faults: list[str] = []
-    for line, cells in _cells(path):
+    needed = ("taxon", "language or gbif_id or powo_id", "name or gbif_id or powo_id")
+    table = TextTable(path, needed, _COLUMNS, unquoted="\t|", remedy=f"give {_FORM}")  # GBIF's have stray quotes
+    for line, cells in table.rows():
         index = position_of(cells["taxon"])
+        if not cells["name"]:
+            cells["language"] = ""
         if index is None or (cells["name"] and not cells["language"]):
             num_ignored += 1
         elif fault := _fault(cells):
@@ -124,39 +128,6 @@ def _with_rows(taxon: Taxon, rows: list[_Row]) -> Taxon:
         gbif_id=next((row.gbif_id for row in rows if row.gbif_id is not None), taxon.gbif_id),
         powo_id=next((row.powo_id for row in rows if row.powo_id), taxon.powo_id),
     )
-
-
-def _cells(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields line and cells, by our columns, of each row."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            first = stream.readline()
-            stream.seek(0)
-            separator = max(",;\t", key=first.count)
-            plain = separator == "\t"  # GBIF's tables have stray quotes
-            reader = csv.DictReader(stream, delimiter=separator, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL)
-            columns = _find_columns(path, reader.fieldnames or ())
-            for row in reader:
-                found = {ours: (row[theirs] or "").strip() for ours, theirs in columns.items()}
-                cells = dict.fromkeys(_COLUMNS, "") | found
-                yield reader.line_num, cells if cells["name"] else cells | {"language": ""}
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
-        raise DataError("the table of names cannot be read", value=error, limit=_FORM, remedy="correct it") from error
-
-
-def _find_columns(path: Path, header: Sequence[str]) -> dict[str, str]:
-    """Returns our column -> column of the table."""
-    spelled = {re.sub(r"[\W_]", "", column.lower()): column for column in reversed(header)}
-    found = {
-        ours: next((spelled[each] for each in (ours.replace("_", ""), *others) if each in spelled), "")
-        for ours, others in _COLUMNS.items()
-    }
-    found = {ours: column for ours, column in found.items() if column}
-    if "taxon" not in found or not ({"language", "name"} <= {*found} or {"gbif_id", "powo_id"} & {*found}):
-        raise DataError(
-            f"{path} lacks columns", value=", ".join(header) or "an empty file", limit=_FORM, remedy="add them"
-        )
-    return found
 
 
 def _fault(cells: dict[str, str]) -> str:

@@ -4,9 +4,7 @@ A network that has only seen its plants gives their names to everything. iNatura
 the plants that are kept out have the cameras and the style of the others.
 """
 
-import csv
 import hashlib
-import io
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +15,7 @@ from msgspec.structs import replace
 
 from models.atomic_file import replaced
 from models.errors import DataError
+from models.text_table import as_csv
 from training.dataset.classes import Classes
 from training.dataset.sources.json_layouts import choose_alike, read_negatives
 from training.dataset.sources.record import LeftOut, SourceContents
@@ -35,7 +34,8 @@ class Other(NamedTuple):
     """Below the root of its source."""
     scientific_name: str
     split: str = ""
-    """Of a picture without a plant: fit or test."""
+    """Of a picture without a plant: fit, if the data set trains on it, or test."""
+    kingdom: str = ""
 
 
 Lists = Mapping[str, Sequence[Other]]
@@ -103,32 +103,26 @@ def keep_out(
 
 
 def without_a_plant(name: str, root: Path, most: int, seed: int) -> list[Other]:
-    """Chooses at most so many pictures without a plant of each split of an iNaturalist folder, of all names alike.
+    """Chooses at most so many pictures without a plant of each split of an iNaturalist folder.
+
+    They are of all names alike: none has two before each has one.
 
     Raises:
         DataError: A file of the folder is missing or damaged.
     """
     return [
-        Other(name, each.path, each.name, split)
+        Other(name, each.path, each.name, split, each.kingdom)
         for split, pictures in read_negatives(root).items()
         for each in choose_alike(pictures, most, seed)
     ]
 
 
-def write_lists(out: Path, lists: Lists, roots: Mapping[str, Path]) -> None:
-    """Writes the lists, with paths relative to them, for the flags --negatives and --unknown."""
-    relative = {source: relative_path(root, out) for source, root in roots.items()}
-    for name, others in lists.items():
-        columns = ("path", "scientific_name", "split") if name == NEGATIVES_LIST else ("path", "scientific_name")
-        text = io.StringIO(newline="")
-        writer = csv.writer(text)
-        writer.writerow(columns)
-        for each in others:
-            writer.writerow((f"{relative[each.source]}/{each.path}", each.scientific_name, each.split)[: len(columns)])
-        with replaced(out / name) as stream:
-            stream.write(text.getvalue().encode())
-
-
-def relative_path(path: Path, folder: Path) -> str:
-    """Returns a path that is relative to a folder; either may lie behind a symbolic link, where `..` is another one."""
-    return os.path.relpath(path.resolve(), folder.resolve())
+def write_list(path: Path, others: Sequence[Other], roots: Mapping[str, Path]) -> None:
+    """Writes a list, with paths relative to its real folder, for the flags --negatives and --unknown."""
+    columns = ("path", "scientific_name", "split", "kingdom")[: 4 if any(each.split for each in others) else 2]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Behind a symbolic link `..` is another folder.
+    relative = {source: os.path.relpath(root.resolve(), path.parent.resolve()) for source, root in roots.items()}
+    rows = ((f"{relative[each.source]}/{each.path}", *each[2:])[: len(columns)] for each in others)
+    with replaced(path) as stream:
+        stream.write(as_csv(columns, rows))

@@ -14,14 +14,16 @@ import msgspec
 
 from models.errors import DataError
 from models.taxonomy import Rank
+from models.text_table import TextTable
 from training.dataset.name_table import powo_id_of
 from training.dataset.names import PlantName, parse_name
 
-_REQUIRED: Final = ("taxonid", "scientificname", "acceptednameusageid", "taxonomicstatus")
-# Column names as Kew misspells them in its own archive.
-_MISSPELT: Final = {
-    "scientfiicname": "scientificname",
-    "scientfiicnameauthorship": "scientificnameauthorship",
+_NEEDED: Final = ("taxonid", "scientificname", "acceptednameusageid", "taxonomicstatus")
+# Terms of Darwin Core, and how Kew misspells them in its own archive.
+_COLUMNS: Final = {
+    **dict.fromkeys((*_NEEDED, "family", "kingdom", "canonicalname", "scientificnameid"), ()),
+    "scientificname": ("scientfiicname",),
+    "scientificnameauthorship": ("scientfiicnameauthorship",),
 }
 # A status with one of these words does not make a name a synonym.
 _NO_SYNONYM: Final = ("misapplied", "pro parte", "proparte", "ambiguous")
@@ -84,7 +86,7 @@ def read_synonyms(path: Path, keys: Collection[str]) -> dict[str, tuple[Accepted
     """
     table = _TaxonFile(path)
     found: dict[str, list[_Row]] = {}
-    for row in table.rows("scientificname", _may_be_any_of(keys)):
+    for row in table.plants("scientificname", _may_be_any_of(keys)):
         if row.name.key in keys:
             found.setdefault(row.name.key, []).append(row)
     for key, rows in found.items():
@@ -96,35 +98,20 @@ def read_synonyms(path: Path, keys: Collection[str]) -> dict[str, tuple[Accepted
     return {key: accepted for key, accepted in names.items() if accepted}
 
 
-class _TaxonFile:
-    """A Darwin Core Taxon file, which can be read several times."""
+class _TaxonFile(TextTable):
+    """A Darwin Core Taxon file, without quotes."""
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise DataError("no such file of synonyms", value=path, remedy="correct or remove `synonyms`")
-        self.path = path
-        with path.open("rb") as stream:
-            header = stream.readline().decode("utf-8-sig", errors="replace").rstrip("\r\n")
-        self.separator = "|" if "|" in header else "\t"
-        # In lower case, without a prefix such as `dwc:`.
-        names = [name.rpartition(":")[2].strip().lower() for name in header.split(self.separator)]
-        self.columns = [_MISSPELT.get(name, name) for name in names]
-        missing = [name for name in _REQUIRED if name not in self.columns]
-        if missing:
-            raise DataError(
-                f"{path} lacks the column {' and '.join(missing)}",
-                value=header[:200] or "an empty file",
-                limit="a Darwin Core Taxon file with a header, separated by tabs, without quotes",
-                remedy="set `synonyms` to Taxon.tsv of the archive",
-            )
+        remedy = "set `synonyms` to Taxon.tsv of the archive, separated by tabs"
+        super().__init__(path, _NEEDED, _COLUMNS, separators="\t|", remedy=remedy)
 
-    def rows(self, column: str, test: Callable[[bytes], bool]) -> Iterator[_Row]:
+    def plants(self, column: str, test: Callable[[bytes], bool]) -> Iterator[_Row]:
         """Yields the plants whose value in a column passes a test; a line with too few fields is skipped.
 
         Lines are tested as bytes, because there are seven million of them.
         """
         separator = self.separator.encode()
-        position = self.columns.index(column)
+        position = self.header.index(self.columns[column])
         with self.path.open("rb") as stream:
             next(stream)
             for line in stream:
@@ -140,8 +127,9 @@ class _TaxonFile:
             fields = line.decode().rstrip("\r\n").split(self.separator)
         except UnicodeDecodeError as error:
             raise DataError(f"{self.path} is not UTF-8 text", value=error, remedy="save it as UTF-8") from error
-        cells = defaultdict(str, zip(self.columns, map(str.strip, fields), strict=False))
-        if len(fields) < len(self.columns) or cells.get("kingdom", "Plantae") != "Plantae":
+        cells = dict(zip(self.header, map(str.strip, fields), strict=False))
+        cells = defaultdict(str, {ours: cells.get(theirs, "") for ours, theirs in self.columns.items()})
+        if len(fields) < len(self.header) or ("kingdom" in cells and cells["kingdom"] != "Plantae"):
             return None
         author = cells["scientificnameauthorship"]
         try:
@@ -190,7 +178,7 @@ def _follow(table: _TaxonFile, ids: set[str]) -> dict[str, _Row]:
     for _ in range(_MOST_LINKS):
         if ids:
             requested |= ids
-            rows = table.rows("taxonid", {taxon_id.encode() for taxon_id in ids}.__contains__)
+            rows = table.plants("taxonid", {taxon_id.encode() for taxon_id in ids}.__contains__)
             known |= {row.taxon_id: row for row in rows}
             ids = {row.accepted_id for row in known.values() if row.standing == "synonym"} - requested
     return known

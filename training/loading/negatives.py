@@ -3,7 +3,6 @@
 They are given as folders of pictures, or as CSV lists.
 """
 
-import csv
 import hashlib
 import os
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from models.errors import DataError
 from models.preprocess import PIXEL_LIMITS
+from models.text_table import TextTable
 from training.recipe import NegativesRecipe
 
 NOT_A_PLANT: Final = -1
@@ -125,22 +125,11 @@ def _listed_pictures(given: Path, splits: tuple[str, ...]) -> dict[str, str]:
     return dict.fromkeys(sorted(found), "")
 
 
-def _listed(table: Path, splits: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as stream:
-            reader: csv.DictReader[str] = csv.DictReader(stream)
-            columns = reader.fieldnames or []
-            if "path" not in columns:
-                raise DataError(
-                    f"{table} lacks the column path",
-                    value=", ".join(columns) or "an empty file",
-                    remedy="add the column to its first line",
-                )
-            for row in reader:
-                if row["path"] and ("split" not in columns or row["split"] in splits):
-                    yield row["path"], (row.get("scientific_name") or "").strip()
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{table} is not a UTF-8 CSV file", value=error, remedy="save it as CSV in UTF-8") from error
+def _listed(path: Path, splits: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    table = TextTable(path, ("path",), {"path": (), "split": (), "scientific_name": ()})
+    for _, row in table.rows():
+        if row["path"] and ("split" not in table.columns or row["split"] in splits):
+            yield row["path"], row["scientific_name"]
 
 
 def _has_header(path: Path) -> bool:

@@ -79,6 +79,12 @@ def test_cells_of_a_table_may_have_commas_and_lines(tmp_path):
     assert listed(tmp_path, text) == [("IMG 1, rose.jpg", {"note": "two\nlines\u2028"}), ("b.jpg", {"note": ""})]
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_the_separator_of_a_table_is_that_which_finds_the_path(tmp_path, separator):
+    text = f'path{separator}"a; b,\nc|d"\n"IMG{separator} 1.jpg"{separator}" n "\n'
+    assert listed(tmp_path, text) == [(f"IMG{separator} 1.jpg", {"a; b,\nc|d": " n "})]
+
+
 CELLS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5)
 PATHS = CELLS.map(lambda text: f"{text.replace('/', '')}.jpg")
 ROWS = st.lists(st.tuples(PATHS, CELLS), unique_by=lambda row: row[0], max_size=5)
@@ -95,15 +101,14 @@ def test_every_table_that_csv_writes_is_read(tmp_path, rows):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"file,bed\na.jpg,1\n", "no column path"),
-        (b"path;species\na.jpg;rose\n", "no column path .*: separate the columns by commas"),
-        (b"species\tpath\nrose\ta.jpg\n", "no column path .*: separate the columns by commas"),
+        (b"file,bed\na.jpg,1\n", "lacks the column path"),
         (b"path,bed\n,1\n", "line 2 of .* names no file"),
         (b"path\na.jpg\nIMG 1, rose.jpg\n", "line 3 of .* more cells"),
         (b'path,bed\na.jpg,"1\nb.jpg,2\n', "no CSV"),
         (b"path\n" + b"a" * 200_000 + b"\n", "line 2 of .* is no CSV"),
         (b'path,bed\na.jpg,"1"2\n', "line 2 of .* is no CSV"),
-        (b"path\na\0.jpg\n", "zero bytes"),
+        (b"path\na\0.jpg\n", "line 2 of .* NUL"),
+        (b"a\0.jpg\n", "line 1 of .* NUL"),
         (b"path,bed\na.jpg,1\na.jpg,2\n", "line 3 of .* again .*a.jpg"),
         (b"a.jpg\nb.jpg\n\na.jpg\n", "line 4 of .* again .*a.jpg"),
         (b"path,bed\na.jpg,1\n./a.jpg,2\n", r"line 3 of .* again .*\./a.jpg"),
@@ -111,8 +116,8 @@ def test_every_table_that_csv_writes_is_read(tmp_path, rows):
         (b"path\n../a.jpg\n", r"line 2 of .* outside the folder .*\.\./a.jpg"),
         (b"b/../../a.jpg\n", "line 1 of .* outside the folder"),
         (b"/etc/a.jpg\n", "line 1 of .* outside the folder"),
-        (b"path,bed,path\na.jpg,1,b.jpg\n", "names a column twice .*path"),
-        (b"path,bed,bed\na.jpg,1,2\n", "names a column twice .*bed"),
+        (b"path,bed,path\na.jpg,1,b.jpg\n", "has a column twice .*path"),
+        (b"path,bed,bed\na.jpg,1,2\n", "has a column twice .*bed"),
         (b"\xff\xfe\xff", "cannot be read"),
     ],
 )

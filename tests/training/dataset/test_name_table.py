@@ -48,15 +48,16 @@ def test_identifiers_are_read_in_every_usual_form(tmp_path):
 
 
 def test_the_table_of_names_of_gbifs_backbone_is_read_as_it_is(tmp_path):
-    text = 'taxonID\tvernacularName\tlanguage\tsource\n9206251\tMaravilla "grande\tes\tX\n1\tname\ten\tY\n'
-    assert read(tmp_path, text)[0].taxa[0].names == {"es": ('Maravilla "grande',)}
+    text = 'taxonID\tvernacularName\tlanguage\tsource\n9206251\t"Maravilla grande\tes\tX\n1\tname\ten\tY\n'
+    assert read(tmp_path, text)[0].taxa[0].names == {"es": ('"Maravilla grande',)}
 
 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("taxon,name\nRosa canina,rose\n", "lacks columns"),
-        ("", "lacks columns"),
+        ("taxon,name\nRosa canina,rose\n", "lacks the column language or gbif_id"),
+        ("", "lacks the column taxon"),
+        ("taxon,language,name\nRosa canina,de,Rose, Hunds-\n", "line 2 of .* more cells"),
         ("taxon,language,name\nQuercus robur,de,Eiche\n", "names no taxon"),
         ("taxon,language,name\nRosa canina,german!,Rose\n", "line 2"),
         ("taxon,gbif_id\nRosa canina,many\n", "many"),

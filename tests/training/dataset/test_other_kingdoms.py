@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from models.errors import DataError
 from tests.training.dataset.sources.test_inaturalist import document, write
 from tests.training.small import write_things
-from training.dataset.others import UNKNOWN_LISTS, Other, write_lists
+from training.dataset.others import UNKNOWN_LISTS, Other, write_list
 from training.dataset.sources.json_layouts import Negative, choose_alike
 from training.loading.negatives import list_negatives
 from training.prepare import Negatives, write_negatives
@@ -39,7 +39,7 @@ def test_training_and_evaluation_read_the_pictures_of_their_split(inaturalist, t
 def test_lists_in_a_folder_behind_a_link_name_pictures_that_are_there(inaturalist, tmp_path):
     (tmp_path / "disk" / "far").mkdir(parents=True)
     (tmp_path / "out").symlink_to(tmp_path / "disk" / "far")
-    write_lists(tmp_path / "out", {UNKNOWN_LISTS[0]: [Other("s", "train/0/0.jpg", "Poa")]}, {"s": inaturalist})
+    write_list(tmp_path / "out" / UNKNOWN_LISTS[0], [Other("s", "train/0/0.jpg", "Poa")], {"s": inaturalist})
     write_negatives(Negatives(pictures=inaturalist, out=tmp_path / "out" / "animals.csv"))
     for name in (UNKNOWN_LISTS[0], "animals.csv"):
         assert list_negatives((tmp_path / "out" / name,)).paths[0].resolve() == inaturalist / "train" / "0" / "0.jpg"
@@ -48,7 +48,7 @@ def test_lists_in_a_folder_behind_a_link_name_pictures_that_are_there(inaturalis
 def test_the_list_says_what_each_picture_shows_and_holds_no_plant(inaturalist, tmp_path):
     write_negatives(Negatives(pictures=inaturalist, out=tmp_path / "animals.csv", most=1))
     rows = list(csv.DictReader((tmp_path / "animals.csv").read_text().splitlines()))
-    assert [(row["split"], row["kingdom"], row["name"]) for row in rows] == [
+    assert [(row["split"], row["kingdom"], row["scientific_name"]) for row in rows] == [
         ("fit", "Animalia", "Lumbricus terrestris"),
         ("test", "Animalia", "Lumbricus terrestris"),
     ]

@@ -136,7 +136,7 @@ def test_short_lines_and_names_of_other_alphabets_are_skipped(tmp_path):
 
 
 def test_a_missing_file_or_column_is_one_clear_error(tmp_path):
-    with pytest.raises(DataError, match="no such file of synonyms"):
+    with pytest.raises(DataError, match=r"Taxon.tsv cannot be read .*No such file"):
         read_synonyms(tmp_path / "Taxon.tsv", {"rosa alba"})
     with pytest.raises(DataError, match="lacks the column acceptednameusageid"):
         read_synonyms(write(tmp_path, header=("taxonID", "scientificName", "taxonomicStatus")), {"rosa alba"})
@@ -144,7 +144,7 @@ def test_a_missing_file_or_column_is_one_clear_error(tmp_path):
         read_synonyms(write(tmp_path, header=("",)), {"rosa alba"})
     path = write(tmp_path)
     path.write_bytes(path.read_bytes() + "\t".join(row(1, "Rosa alba", author="Hér.")).encode("latin-1"))
-    with pytest.raises(DataError, match="not UTF-8"):
+    with pytest.raises(DataError, match="UTF-8"):
         read_synonyms(path, {"rosa alba"})
 
 

@@ -4,14 +4,13 @@ The photographs are downloaded, one at a time and slowly, since iNaturalist asks
 they are in a folder already. The list is in the same folder, so that a second run continues.
 """
 
-import csv
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from models.errors import DataError
+from models.text_table import TextTable
 from training.dataset.sources.photographs import SUFFIXES, Imported, Photograph, import_photographs, picture_path
 
 TABLE_FILE: Final = "observations.csv"
@@ -28,7 +27,7 @@ _COLUMNS: Final = {
     "longitude": "longitude",
     "cultivated": "captive_cultivated",
 }
-_IF_EMPTY: Final = {"license": "all rights reserved"}  # what iNaturalist means by it
+_READ: Final = dict.fromkeys((*_NEEDED, "iconic_taxon_name", *_COLUMNS.values()), ())
 _PAUSE_S: Final = 1.0
 # Names of families, orders, classes and phyla (ICN, articles 16 to 18), and of groups above them.
 _ABOVE_GENUS: Final = re.compile(r"\w+(?:aceae|oideae|inae|ales|opsida|phyta|phytina)|Plantae|Angiospermae|Life")
@@ -49,7 +48,8 @@ def import_observations(export: Path, out: Path, photographs: Path | None = None
     left_out: Counter[str] = Counter()
     found: list[Photograph] = []
     in_folder = {} if photographs is None else _in_folder(photographs)
-    for row in _observations(export):
+    table = TextTable(export, _NEEDED, _READ, remedy="choose it when you export your observations")
+    for _, row in table.rows():
         path: str | None
         if photographs is not None:
             path = in_folder.get(row["id"])
@@ -61,32 +61,17 @@ def import_observations(export: Path, out: Path, photographs: Path | None = None
             reason = "no scientific name"
         elif _ABOVE_GENUS.fullmatch(row["scientific_name"]):
             reason = f"known to no genus: {row['scientific_name']}"
-        elif row.get("iconic_taxon_name") not in {None, "", "Plantae"}:
+        elif row["iconic_taxon_name"] not in {"", "Plantae"}:
             reason = f"no plant: {row['iconic_taxon_name']}"
         elif path is not None:
-            cells = {ours: row.get(theirs, "") for ours, theirs in _COLUMNS.items()}
+            cells = {ours: row[theirs] for ours, theirs in _COLUMNS.items()}
+            if "license" in table.columns:
+                cells["license"] = cells["license"] or "all rights reserved"  # what iNaturalist means by none
             found.append(Photograph(path, row["image_url"] if photographs is None else "", cells))
             continue
         left_out[f"observation {row['id']}: {reason}"] += 1
     out.mkdir(parents=True, exist_ok=True)
     return import_photographs(found, out / TABLE_FILE, left_out, at_once=1, pause_s=_PAUSE_S)
-
-
-def _observations(export: Path) -> Iterator[dict[str, str]]:
-    try:
-        with export.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
-            if missing:
-                raise DataError(
-                    f"{export} lacks the column {' and '.join(missing)}",
-                    value=", ".join(reader.fieldnames or ()) or "an empty file",
-                    remedy="choose these columns when you export your observations",
-                )
-            for row in reader:
-                yield {name: (value or "").strip() or _IF_EMPTY.get(name, "") for name, value in row.items() if name}
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{export} cannot be read", value=error, remedy="give the CSV file of the export") from error
 
 
 def _in_folder(photographs: Path) -> dict[str, str]:

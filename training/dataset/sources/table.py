@@ -1,6 +1,5 @@
 """Reads a CSV list of pictures: columns `path` and `scientific_name` or `common_name`, and optional ones."""
 
-import csv
 import posixpath
 import re
 import sys
@@ -9,9 +8,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from models.errors import DataError
+from models.text_table import TextTable
 from training.dataset.sources.record import (
     SPLIT_NAMES,
     SPLITS,
@@ -51,7 +49,7 @@ _NOT_TO_THE_DAY: Final = re.compile(r"\d{4}(-\d{2})?")
 def read_table(
     name: str, root: Path, default_license: str = "", columns: Mapping[str, str] | None = None
 ) -> SourceContents:
-    """Reads a CSV list (UTF-8, with a header; separated by commas, semicolons or tabs), in its order.
+    """Reads a CSV list (UTF-8, with a header; separated by commas, semicolons, tabs or bars), in its order.
 
     Columns: `path` (absolute, or relative to the list's folder) and `scientific_name`, or `common_name` where that is
     missing; optionally `common_name`, `genus`, `family`, `order`, `gbif_id` (from the first row of the class that has
@@ -64,99 +62,41 @@ def read_table(
         DataError: The list is missing, not UTF-8 CSV, empty, lacks a column or has one twice, or repeats a path, or a
             row has an empty name, an impossible date or place, or an unknown split. The message gives the line.
     """
-    if not root.is_file():
-        raise DataError("no such list of pictures", value=root, remedy="give a CSV file with a header")
-    try:
-        form = _form(root, columns or {})
-        plants = _plants(root, form)  # first, because any row may add to a class
-        records = [_record(row, form.columns, plants, default_license) for row in _rows(root, form)]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{root} is not a UTF-8 CSV file", value=error, remedy="save it as CSV in UTF-8") from error
+    table = TextTable(
+        root,
+        ("path", "scientific_name or common_name"),
+        COLUMNS,
+        given=columns,
+        never="gbifID",  # GBIF's own number of an observation, not of a plant
+        remedy="add the column to its first line, or name it with --path-column, --name-column "
+        "(in a collection: columns)",
+    )
+    plants = _plants(table)  # first, because any row may add to a class
+    records = [_record(row, table, plants, default_license) for row in _rows(table)]
     if not records:
         raise DataError("the list has no pictures", value=root, remedy="add one row for each picture")
-    unread = ", ".join(column for column in form.header if column and column not in form.columns.values())
+    unread = ", ".join(column for column in table.header if column and column not in table.columns.values())
     note = f"{name}: columns of {root.name} that are not read: {unread}; docs/data_sets.md lists those that are."
     return SourceContents(root.parent, records, [], (note,) if unread else ())
 
 
-class _Form(msgspec.Struct, frozen=True):
-    """How a list is written."""
-
-    delimiter: str
-    header: list[str]
-    columns: dict[str, str]
-    """Our column -> column of the list."""
-
-
-def _form(table: Path, given: Mapping[str, str]) -> _Form:
-    with table.open(newline="", encoding="utf-8-sig") as stream:
-        first = stream.readline()
-    delimiter = max(",;\t", key=first.count)
-    header = next(csv.reader([first], delimiter=delimiter, strict=True), [])
-    if twice := {column for column in header if column and header.count(column) > 1}:
-        raise DataError(
-            f"{table} has a column twice", value=", ".join(sorted(twice)), remedy="delete or rename one of the two"
-        )
-    # GBIF's own gbifID numbers an observation, not a plant.
-    spelled = {re.sub(r"[\W_]", "", column.lower()): column for column in reversed(header) if column != "gbifID"}
-    columns = dict(given)
-    for ours, spellings in COLUMNS.items():
-        found = next((spelled[each] for each in (ours.replace("_", ""), *spellings) if each in spelled), "")
-        if ours not in columns and found and found not in given.values():
-            columns[ours] = ours if ours in header else found
-    missing = sorted({*given.values()} - {*header})
-    missing += [] if "path" in columns else ["path"]
-    missing += [] if {"scientific_name", "common_name"} & {*columns} else ["scientific_name or common_name"]
-    if missing:
-        raise DataError(
-            f"{table} lacks the column {' and '.join(missing)}",
-            value=", ".join(header) or "an empty file",
-            limit="path and scientific_name or common_name",
-            remedy="add the column to its first line, or name it with --path-column, --name-column "
-            "(in a collection: columns)",
-        )
-    return _Form(delimiter, header, columns)
+def _rows(table: TextTable) -> Iterator[dict[str, str]]:
+    """Yields the cells of each row, the `name` of its class, and `place`, where it stands in the file."""
+    for line, cells in table.rows():
+        row = {column: _QUOTED.sub("", cell) for column, cell in cells.items()}
+        row["place"] = f"{table.path}, line {line}"
+        row["name"] = row["scientific_name"] or row["common_name"]
+        row["class_id"] = row["class_id"] or row["name"]
+        yield row
 
 
-class _Row(dict[str, str]):
-    """The cells of a row by our columns, without spaces around them; empty for a column that the list lacks.
-
-    It also has the `name` of the class and its `class_id`, and `place`, the row's place in the file.
-    """
-
-    def __missing__(self, column: str) -> str:
-        return ""
-
-
-def _rows(table: Path, form: _Form) -> Iterator[_Row]:
-    with table.open(newline="", encoding="utf-8-sig") as stream:
-        reader: csv.DictReader[str] = csv.DictReader(stream, delimiter=form.delimiter, restval="")
-        for cells in reader:
-            row = _Row({ours: _QUOTED.sub("", cells[theirs].strip()) for ours, theirs in form.columns.items()})
-            row["place"] = f"{table}, line {reader.line_num}"
-            row["name"] = row["scientific_name"] or row["common_name"]
-            row["class_id"] = row["class_id"] or row["name"]
-            surplus = cells.get(None)  # csv stores cells beyond the header here
-            if surplus and any(map(str.strip, surplus)):
-                raise DataError(
-                    f"{row['place']}: more cells than the first line has columns",
-                    value=", ".join(surplus),
-                    remedy='put a name with a comma in quotes: "a, b"',
-                )
-            yield row
-
-
-def _plants(table: Path, form: _Form) -> dict[str, SourceClass]:
+def _plants(table: TextTable) -> dict[str, SourceClass]:
     """Returns class id -> class, combined from its rows; checks that rows do not contradict each other."""
     facts: dict[str, dict[str, Any]] = {}
     paths: set[str] = set()
-    for row in _rows(table, form):
+    for row in _rows(table):
         if not row["path"] or not row["name"]:
             raise DataError(f"{row['place']}: path or name is empty", remedy="complete or delete the line")
-        if "\0" in row["path"]:
-            raise DataError(
-                f"{row['place']}: the path contains a NUL character", remedy="write the list as plain UTF-8"
-            )
         path = posixpath.normpath(row["path"])
         if path in paths:
             raise DataError(f"{row['place']}: the path is listed twice", value=path, remedy="delete one of the lines")
@@ -178,7 +118,7 @@ def _plants(table: Path, form: _Form) -> dict[str, SourceClass]:
     return {class_id: SourceClass(class_id=class_id, **known) for class_id, known in facts.items()}
 
 
-def _record(row: _Row, columns: Mapping[str, str], plants: dict[str, SourceClass], default: str) -> PictureRecord:
+def _record(row: Mapping[str, str], table: TextTable, plants: dict[str, SourceClass], default: str) -> PictureRecord:
     return PictureRecord(
         path=row["path"],
         plant=plants[row["class_id"]],
@@ -186,13 +126,13 @@ def _record(row: _Row, columns: Mapping[str, str], plants: dict[str, SourceClass
         group=row["group"],
         author=sys.intern(row["author"]),
         license=sys.intern(row["license"] or default),
-        taken_on=_day(row, columns.get("taken_on", "")),
+        taken_on=_day(row, table),
         coordinates=_coordinates(row),
         cultivated=row["cultivated"].lower() in _YES,
     )
 
 
-def _split(row: _Row) -> Split | None:
+def _split(row: Mapping[str, str]) -> Split | None:
     name = row["split"].lower()
     split = "calibration" if name == "calibration" else SPLIT_NAMES.get(name)
     if name and split is None:
@@ -201,7 +141,7 @@ def _split(row: _Row) -> Split | None:
     return split
 
 
-def _day(row: _Row, column: str) -> date | None:
+def _day(row: Mapping[str, str], table: TextTable) -> date | None:
     """Returns the day of "2024-05-31", "2024-05-31T10:20" or EXIF's "2024:05:31 10:20:00"; None for a year or month."""
     written = row["taken_on"]
     try:
@@ -209,14 +149,14 @@ def _day(row: _Row, column: str) -> date | None:
         return date.fromisoformat(written[:10].replace(":", "-")) if known else None
     except ValueError as error:
         raise DataError(
-            f"{row['place']}: {column} is not a date",
+            f"{row['place']}: {table.columns['taken_on']} is not a date",
             value=written,
             limit="a day such as 2024-05-31",
             remedy="correct it, or leave it empty",
         ) from error
 
 
-def _coordinates(row: _Row) -> Coordinates | None:
+def _coordinates(row: Mapping[str, str]) -> Coordinates | None:
     written = row["latitude"], row["longitude"]
     if written == ("", ""):
         return None
