@@ -101,14 +101,22 @@ class AnswerModel(msgspec.Struct, frozen=True, dict=True):
         return candidate_set(table, taxa_BT, coverage, kind, None if other is None else (other, self.is_mistaken))
 
     def with_place(self, place: PlaceModel) -> "AnswerModel":
-        """Returns the model with what was fitted with places, for logits to which `add_place` has added one."""
+        """Returns the model with what was fitted with places, for logits to which `add_place` has added one.
+
+        That was fitted on plants of all taxa. Those that are often mistaken keep their limit where it is stricter, and
+        nothing is proved about their names.
+        """
+        rule = place.rule
+        mistaken = self.mistaken
+        if mistaken is not None:
+            mistaken = MistakenTaxa(mistaken.taxon_ids, max(mistaken.threshold, rule.thresholds.species))
         return replace(
             self,
-            temperature=place.rule.temperature,
-            thresholds=place.rule.thresholds,
-            promises=place.rule.promises,
+            temperature=rule.temperature,
+            thresholds=rule.thresholds,
+            promises=rule.promises,
             calibration=replace(self.calibration, conformal=place.conformal, conformal_mistaken=None),
-            mistaken=None,
+            mistaken=mistaken,
         )
 
 
@@ -372,7 +380,9 @@ def explain(scores: Scores, decisions: Decisions, taxa_T: Doubles, model: Answer
         elif rank in shared:
             reasons.append(f"every allowed taxon is of the {rank} {name}")
         elif threshold == 1:
-            reasons.append(f"this model names no {rank}")
+            is_mistaken = getattr(model.thresholds, rank) < 1
+            why = f"{name} is too often mistaken for this model to name it"
+            reasons.append(why if is_mistaken else f"this model names no {rank}")
         elif reached >= threshold and not scores.may_name_NR[0, column]:
             reasons += [each for each in _warnings(scores, column, taxa_T, taxonomy) if each not in reasons]
             reasons.append(f"{rank} {name} leaves it out")

@@ -219,6 +219,18 @@ def test_thresholds_of_answers_with_a_place_are_their_own():
     assert scores(Where(*BERLIN), model)[1].verdict.rank == "uncertain"
 
 
+@pytest.mark.parametrize(
+    ("own", "general", "rank"), [(0.1, 0.1, "species"), (0.99, 0.1, "genus"), (0.1, 0.99, "genus")]
+)
+def test_taxa_that_are_often_mistaken_keep_the_stricter_limit_at_a_place_and_no_promise(own, general, rank):
+    promise = Promise(0.05, 0.95, num_named=400, num_wrong=3)
+    rule = PlaceRule(1.0, 0.2, 1.0, Thresholds(species=general, genus=0.1), Promises(species=promise))
+    mistaken = MistakenTaxa(tuple(TAXONOMY.by_id), own, promise)
+    model = AnswerModel(TAXONOMY, 1.0, mistaken=mistaken, place=PlaceModel(PRIOR, rule, None))
+    verdict = scores(Where(*BERLIN), model)[1].verdict
+    assert (verdict.rank, verdict.promise) == (rank, None)
+
+
 def test_sets_and_promises_of_answers_with_a_place_are_their_own():
     every, one = (conformal_table_of(np.full(60, right), np.zeros(60, int), np.full(4, 0.25)) for right in (1e-9, 0.6))
     theirs, others = (Promise(0.05, 0.95, num_named=400, num_wrong=wrong) for wrong in (3, 9))
@@ -229,7 +241,6 @@ def test_sets_and_promises_of_answers_with_a_place_are_their_own():
         rule.thresholds,
         Promises(species=others),
         Calibration(conformal=every),
-        mistaken=MistakenTaxa(tuple(TAXONOMY.by_id), rule.thresholds.species, others),
         place=PlaceModel(PRIOR, rule, one),
     )
     for where, table, promise, num_taxa in ((None, every, others, 4), (Where(*SYDNEY), one, theirs, 1)):

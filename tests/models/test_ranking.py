@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from models.answer import AnswerModel, Question, Scores, decide, explain, shared_ranks
 from models.calibration import Calibration, Cutoffs
 from models.ranking import (
+    MistakenTaxa,
     Promise,
     Promises,
     Thresholds,
@@ -166,10 +167,12 @@ def test_lists_are_the_beginning_of_the_whole_ranking():
         assert rank(scores, taxonomy, 1).families == whole.families[:1]
 
 
-def verdict_of(taxonomy, *probabilities, promises=None, allowed=None, plant=None, familiar=None, **thresholds):
+def verdict_of(
+    taxonomy, *probabilities, promises=None, mistaken=None, allowed=None, plant=None, familiar=None, **thresholds
+):
     """The verdict for probabilities of the taxa; the cutoffs are 0.31 and 0.05."""
     tables = Calibration(cutoffs=Cutoffs(0.31, 0.05))
-    model = AnswerModel(taxonomy, 1.0, Thresholds(**thresholds), promises or Promises(), tables)
+    model = AnswerModel(taxonomy, 1.0, Thresholds(**thresholds), promises or Promises(), tables, mistaken=mistaken)
     taxa_T = np.array(probabilities)
     allowed_T = None if allowed is None else np.isin(np.arange(len(taxa_T)), allowed)
     plant_N, familiar_N = (None if each is None else np.array([each]) for each in (plant, familiar))
@@ -203,6 +206,16 @@ def test_a_rank_with_a_threshold_of_1_names_nothing():
     found = verdict_of(WOOD, 1.0, 0.0, 0.0, 0.0, species=1.0, genus=1.0, family=1.0)
     assert found.rank == "uncertain"
     assert "this model names no species" in found.reason
+
+
+def test_a_taxon_that_is_too_often_mistaken_is_not_named_but_others_are():
+    mistaken = MistakenTaxa((WOOD.taxa[0].taxon_id,), 1.0)
+    found = verdict_of(WOOD, 1.0, 0.0, 0.0, 0.0, mistaken=mistaken)
+    assert (found.rank, found.reason) == (
+        "genus",
+        "Quercus robur is too often mistaken for this model to name it; genus Quercus 1.00 reaches 0.50.",
+    )
+    assert verdict_of(WOOD, 0.0, 1.0, 0.0, 0.0, mistaken=mistaken).name == "Quercus petraea"
 
 
 def test_taxon_of_rank_genus_is_never_named_a_species():
