@@ -21,11 +21,11 @@ import numpy as np
 
 from benchmarks.result import Measured, percent, table, write_result
 from benchmarks.serving.flags import DEMONSTRATION, Network, network_of
-from models.answer import AnswerModel, Decisions, decide
 from models.arrays import Flags
 from models.bundle import Bundle, load_bundle
 from models.metrics import Share, Whole, calibration_error, share
 from models.program import run_program
+from models.scoring import AnswerModel, Decisions, decide
 from training.bundling.unknown_plants import UnknownPlant, UnknownPlants, names_of, without_doubtful
 from training.comparison import UNKNOWN_TAXON, frozen_set
 from training.dataset.manifest import Manifest

@@ -20,7 +20,6 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from models.answer import AnswerModel
 from models.atomic_file import as_json, sync
 from models.bundle_record import FILE_NAME, BundleRecord, NetworkFile, Precision, format_of, read_json, read_record
 from models.calibration import CALIBRATION_PART, Calibration, read_calibration
@@ -29,6 +28,7 @@ from models.examples import EXAMPLES_PART, Examples
 from models.openvino_session import OpenVinoSession
 from models.place import PLACE_PART, PlaceModel, read_place
 from models.ranking import Floats, output_probabilities
+from models.scoring import AnswerModel
 from models.session import OnnxSession
 from models.taxonomy import Taxonomy
 

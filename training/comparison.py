@@ -16,13 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.answer import decide
 from models.arrays import Columns, Doubles, Flags
 from models.bundle import Bundle
 from models.bundle_record import BundleRecord, Precision
 from models.errors import DataError
 from models.metrics import Whole, draw_plants, effective_number, mean_gap
 from models.ranking import Floats
+from models.scoring import decide
 from models.taxonomy import Taxonomy
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split

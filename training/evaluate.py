@@ -18,13 +18,13 @@ explain_missing_packages("make train-env")
 
 import msgspec
 
-from models.answer import AnswerModel
 from models.atomic_file import as_json, replace_together
 from models.bundle import Bundle, load_bundle
 from models.bundle_record import Precision
 from models.errors import DataError
 from models.metrics import Share
 from models.preprocess import InputSpec
+from models.scoring import AnswerModel
 from models.session import NetworkOutput
 from models.text_table import as_csv
 from training.dataset.manifest import Manifest

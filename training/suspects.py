@@ -21,11 +21,11 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from models.answer import AnswerModel
 from models.calibration import FeatureTable, unit_length
 from models.errors import DataError
 from models.metrics import Whole
 from models.ranking import Floats
+from models.scoring import AnswerModel
 from models.taxonomy import Output, Taxonomy
 from models.text_table import as_csv
 from training.bundling.rejection import fit_features

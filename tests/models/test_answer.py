@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from models.answer import AnswerModel, Question, answer_plant, picture_weights
+from models.answer import Question, answer_plant
 from models.calibration import Calibration, Cutoffs, FamiliarityTable, FeatureTable, LogisticHead
 from models.ranking import Promise, Promises, Thresholds
+from models.scoring import AnswerModel, picture_weights
 from tests.models.tiny import conformal_table, species, taxonomy_of
 
 TAXONOMY = taxonomy_of(*(species(f"Genus{number // 2} s{number}", f"Family{number // 4}") for number in range(8)))

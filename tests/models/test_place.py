@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.answer import AnswerModel, Question, answer_plant
+from models.answer import Question, answer_plant
 from models.calibration import (
     Calibration,
     Cutoffs,
@@ -19,6 +19,7 @@ from models.calibration import (
 from models.errors import BundleError
 from models.place import SIDES_KM, PlaceModel, PlaceRule, Where, band_at, cell_at, read_place, write_place
 from models.ranking import MistakenTaxa, Promise, Promises, Thresholds
+from models.scoring import AnswerModel
 from tests.models.tiny import species, taxonomy_of
 from training.bundling.place import Records, count_records
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.answer import AnswerModel, Question, Scores, decide, explain, shared_ranks
+from models.answer import Question, explain, shared_ranks
 from models.calibration import Calibration, Cutoffs
 from models.ranking import (
     MistakenTaxa,
@@ -22,6 +22,7 @@ from models.ranking import (
     output_probabilities,
     taxon_probabilities,
 )
+from models.scoring import AnswerModel, Scores, decide
 from tests.models.tiny import TAXONOMY, common_only, genus_only, species, taxonomy_of
 
 

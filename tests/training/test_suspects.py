@@ -3,8 +3,8 @@ import csv
 import numpy as np
 import pytest
 
-from models.answer import AnswerModel
 from models.errors import DataError
+from models.scoring import AnswerModel
 from tests.training.small import make_taxonomy, write_data
 from training.bundling.rejection import fit_features
 from training.dataset.manifest import Manifest

@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from models.answer import AnswerModel
 from models.bundle_record import Check, FailedNetwork, MeasuredCoverage, Metric
 from models.errors import BundleError
 from models.metrics import Whole
 from models.preprocess import InputSpec
 from models.ranking import Rank, output_probabilities
+from models.scoring import AnswerModel
 from training.bundling.onnx_file import write_fp16, write_fp32, write_rounded
 from training.bundling.place import LEAST_RECORDS, PlaceData, fit_prior, placed_rows, records_of
 from training.bundling.rejection import MOST_PLANTS

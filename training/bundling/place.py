@@ -15,11 +15,11 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.special import logsumexp
 
-from models.answer import AnswerModel, add_place, probabilities
 from models.arrays import Columns, Flags
 from models.metrics import Whole, top_k_hits
 from models.place import SIDES_KM, CellCounts, PlacePrior, PlaceRule, Where, band_at, cells_at
 from models.ranking import Floats, Thresholds
+from models.scoring import AnswerModel, add_place, probabilities
 from training.dataset.manifest import Manifest
 from training.evaluation.predictions import ComputedRows, Rows, chosen_rows, chunks
 

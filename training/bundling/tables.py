@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from models.answer import AnswerModel, decide
 from models.arrays import Flags, Positions
 from models.bundle_record import Metric
 from models.calibration import Calibration, ConformalTable, Cutoffs, FamiliarityTable, FittedOn, conformal_table_of
 from models.metrics import Whole, share
 from models.place import PlaceModel
 from models.ranking import Floats, MistakenTaxa, Rank
+from models.scoring import AnswerModel, decide
 from models.taxonomy import Taxonomy
 from training.bundling.mistakes import look_alikes, mistaken_taxa
 from training.bundling.place import PlaceData, fit_rule, placed_rows

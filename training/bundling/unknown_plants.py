@@ -20,12 +20,12 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from models.answer import AnswerModel, decide
 from models.arrays import Columns, Flags
 from models.bundle_record import Metric
 from models.errors import DataError
 from models.metrics import Whole, share
 from models.preprocess import InputSpec
+from models.scoring import AnswerModel, decide
 from models.taxonomy import Taxonomy, taxon_id_from_name
 from training.dataset.names import genus_families, parse_name
 from training.evaluation.answers import rejection_figures

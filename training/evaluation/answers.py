@@ -11,11 +11,12 @@ from typing import Final, Literal, get_args
 import msgspec
 import numpy as np
 
-from models.answer import AnswerModel, Decisions, Question, answer_plant, decide, probabilities
+from models.answer import Question, answer_plant
 from models.arrays import Flags
 from models.calibration import CoverageKind
 from models.metrics import NamesOfRank, Share, Whole, macro_mean, share
 from models.ranking import RANKS, Rank
+from models.scoring import AnswerModel, Decisions, decide, probabilities
 from training.evaluation.predictions import Outputs, Predictions, Rows, chunks
 from training.evaluation.split_metrics import auroc, cutoff
 

@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import track
 
-from models.answer import AnswerModel
 from models.cores import cores
 from models.errors import DataError, PictureError
 from models.metrics import Whole
 from models.openvino_session import OpenVinoSession
 from models.preprocess import InputSpec, picture_to_input
+from models.scoring import AnswerModel
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split

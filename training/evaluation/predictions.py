@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 from msgspec.structs import asdict
 
-from models.answer import AnswerModel, Decisions, Scores, score
 from models.arrays import Columns, Flags
 from models.metrics import Whole, num_rivals
 from models.ranking import RANKS, Floats, Rank, name_of_taxon
+from models.scoring import AnswerModel, Decisions, Scores, score
 from models.session import NetworkOutput
 from training.dataset.manifest import Manifest
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from models.answer import AnswerModel
 from models.errors import BundleError
 from models.place import Where
 from models.preprocess import InputSpec
+from models.scoring import AnswerModel
 from models.session import NetworkOutput
 from tests.training.small import make_taxonomy, write_data
 from training.bundling.candidates import (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from models.answer import AnswerModel
+from models.scoring import AnswerModel
 from tests.models.tiny import genus_only, species, taxonomy_of
 from tests.training.bundling.drawn_outputs import NUM_FEATURES, table_data
 from training.bundling.mistakes import look_alikes

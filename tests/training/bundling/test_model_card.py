@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from models.answer import AnswerModel
 from models.calibration import Calibration, FittedOn
 from models.metrics import ReliabilityBin, share
 from models.ranking import RANKS
+from models.scoring import AnswerModel
 from tests.models.tiny import bundle_record, conformal_table
 from tests.training.small import make_taxonomy
 from training.bundling.model_card import card_commands, command_line, describe_fit, model_card, without_folders

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from models.answer import AnswerModel, Question, answer_plant
+from models.answer import Question, answer_plant
 from models.calibration import conformal_table_of
 from models.place import Where
 from models.ranking import Promises
+from models.scoring import AnswerModel
 from tests.models.tiny import species, taxonomy_of
 from tests.training.bundling.drawn_outputs import TAXONOMY as DRAWN_TAXONOMY
 from tests.training.bundling.drawn_outputs import draw_plants, table_data

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from models.answer import AnswerModel, Question, answer_plant
+from models.answer import Question, answer_plant
 from models.errors import DataError
+from models.scoring import AnswerModel
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.bundling.drawn_outputs import NOISE, NUM_FEATURES, draw_outputs, table_data
 from tests.training.small import make_taxonomy

@@ -7,9 +7,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from models.answer import AnswerModel, Question, answer_plant
+from models.answer import Question, answer_plant
 from models.bundle import TAXA_FILE
 from models.errors import DataError
+from models.scoring import AnswerModel
 from models.taxonomy import Taxonomy
 from training.dataset.classes import TAXONOMY_VERSION, build_classes, names_to_look_up, similar_pairs
 from training.dataset.sources.record import SourceClass

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from models.answer import AnswerModel, Decisions
 from models.ranking import Thresholds
+from models.scoring import AnswerModel, Decisions
 from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
 from training.bundling.tables import fit_tables
 from training.evaluation.answers import (

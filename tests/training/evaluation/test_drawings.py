@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.answer import AnswerModel
 from models.errors import DataError
+from models.scoring import AnswerModel
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.training.small import make_taxonomy, write_data
 from training.dataset.manifest import Manifest, write_manifest

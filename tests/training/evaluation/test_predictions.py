@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from models.answer import AnswerModel
 from models.metrics import top_k_hits
 from models.ranking import output_probabilities, taxon_probabilities
+from models.scoring import AnswerModel
 from models.session import NetworkOutput
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.models.open_files import open_files
