@@ -1,5 +1,8 @@
 """The JSON record of `/model`. Fields may be added, but never renamed or removed."""
 
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -8,6 +11,7 @@ from models.bundle_record import Architecture, CommercialUse, MeasuredCoverage, 
 from models.place import PLACE_PART
 from models.preprocess import InputSpec
 from models.ranking import Promises, Thresholds
+from models.taxonomy import Taxon
 from serving.loaded_bundle import LoadedBundle
 
 EXAMPLES: Final = {"helianthus-annuus": "/web/sunflower.jpg"}
@@ -99,6 +103,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     """Number of these that are species."""
     num_genera: int
     """Number of these that are genera, whose species it does not tell apart."""
+    languages: tuple[str, ...]
+    """Codes of the languages in which it has common names, those with the most plants first."""
     example: str | None
     """Address of a drawn picture of a plant that it knows, to try the service with; null if it knows none."""
     taxonomy_version: str
@@ -160,6 +166,7 @@ def model_card(loaded: LoadedBundle, limits: UploadLimits, correction_days: int 
         num_taxa=len(ranks),
         num_species=ranks.count("species"),
         num_genera=ranks.count("genus"),
+        languages=_languages(bundle.taxonomy.taxa),
         example=next((path for taxon_id, path in EXAMPLES.items() if taxon_id in bundle.taxonomy.by_id), None),
         taxonomy_version=bundle.taxonomy.taxonomy_version,
         architecture=record.architecture,
@@ -185,6 +192,14 @@ def model_card(loaded: LoadedBundle, limits: UploadLimits, correction_days: int 
         uses_place_reason=_why_place_counts(loaded),
         corrections=None if correction_days is None else CorrectionsView(correction_days),
     )
+
+
+def _languages(taxa: Sequence[Taxon]) -> tuple[str, ...]:
+    """Names without a language are those of the data sets, which are English."""
+    named = [
+        {each.partition("-")[0] for each in taxon.names} | ({"en"} if taxon.common_names else set()) for taxon in taxa
+    ]
+    return tuple(language for language, _ in Counter(chain.from_iterable(map(sorted, named))).most_common())
 
 
 def _place_facts(loaded: LoadedBundle) -> PlaceFacts | None:

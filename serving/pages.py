@@ -1,11 +1,14 @@
 """The routes of the web page at `/` and of the static files that it loads.
 
 The files are read and compressed once, when the application is built. To compress the viewer of the OpenAPI document
-takes tens of milliseconds, in which nothing else would be answered.
+takes tens of milliseconds, in which nothing else would be answered. An HTML file is made in each language that has a
+catalogue of texts, `web/text/LANGUAGE.json`.
 """
 
 import gzip
+import html
 import mimetypes
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -15,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from litestar import Request, Response, Router, get
+from litestar.datastructures import Cookie
 from litestar.enums import MediaType
 from litestar.exceptions import NotFoundException
 from litestar.openapi import OpenAPIConfig, ResponseSpec
@@ -39,10 +43,13 @@ from litestar.types import ControllerRouterHandler
 
 from serving.middleware import REVALIDATE, accepts_gzip, entity_tag, revalidated
 from serving.problems import MEDIA_TYPE, codes_by_status
-from serving.schemas import MAX_IMAGES, Parameters, Problem, declared
+from serving.schemas import MAX_IMAGES, Parameters, Problem, declared, wanted_languages
 
 WEB: Final = Path(__file__).resolve().parent / "web"
 _PAGE: Final = Path("index.html")
+_DEFAULT_LANGUAGE: Final = "en"
+_LANGUAGE_KEPT_S: Final = 365 * 24 * 3600
+_PLACEHOLDER: Final = re.compile(r"\{\{([\w.]+)\}\}")
 PRECOMPRESSED: Final = "precompressed"
 """Name of the option of a route whose responses are not to be compressed again."""
 MIN_COMPRESSED_BYTES: Final = 1_000
@@ -64,13 +71,23 @@ def page_routes() -> list[ControllerRouterHandler]:
 
 @get(["/", "/web/{name:path}"], include_in_schema=False, sync_to_thread=False, opt={PRECOMPRESSED: True})
 def _file(request: Request[Any, Any, Any], name: FromPath[Path] = _PAGE) -> Response[bytes]:
-    file = _web_files().get(name.as_posix().lstrip("/"))
+    path = name.as_posix().lstrip("/")
+    chosen = request.query_params.get("lang", "")
+    language = _language([chosen, request.cookies.get("lang", "")], request.headers.get("accept-language", ""))
+    file = _web_files().get((path, "")) or _web_files().get((path, language))
     if file is None:
         raise NotFoundException
+    cookies = [Cookie("lang", value=language, max_age=_LANGUAGE_KEPT_S, samesite="lax")] if chosen == language else []
     if file.compressed is not None and accepts_gzip(request.headers.get("accept-encoding", "")):
         headers = {**file.headers, "Content-Encoding": "gzip"}
-        return Response(file.compressed, media_type=file.media_type, headers=headers)
-    return Response(file.content, media_type=file.media_type, headers=file.headers)
+        return Response(file.compressed, media_type=file.media_type, headers=headers, cookies=cookies)
+    return Response(file.content, media_type=file.media_type, headers=file.headers, cookies=cookies)
+
+
+def _language(chosen: Sequence[str], accept_language: str) -> str:
+    """Returns the language of a page: the first with a catalogue among what was chosen and what the browser wants."""
+    wanted = (each.partition("-")[0].lower() for each in (*chosen, *wanted_languages(None, accept_language)))
+    return next((each for each in wanted if each in _catalogues()), _DEFAULT_LANGUAGE)
 
 
 @get(["/docs", "/openapi.json"], include_in_schema=False, sync_to_thread=False)
@@ -80,20 +97,45 @@ def _documentation(request: Request[Any, Any, Any]) -> Redirect:
 
 
 @cache
-def _web_files() -> dict[str, _WebFile]:
-    """Returns name below /web/ -> file."""
-    files: dict[str, _WebFile] = {}
+def _web_files() -> dict[tuple[str, str], _WebFile]:
+    """Returns (name below /web/, language) -> file; the language is "" where a file is the same in all."""
+    files: dict[tuple[str, str], _WebFile] = {}
     for path in filter(Path.is_file, sorted(WEB.rglob("*"))):
+        name = path.relative_to(WEB).as_posix()
         content = path.read_bytes()
         media_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
-        compressed = gzip.compress(content, mtime=0) if len(content) >= MIN_COMPRESSED_BYTES else None
-        headers = {
-            "ETag": entity_tag(content),
-            "Last-Modified": formatdate(path.stat().st_mtime, usegmt=True),
-            "Cache-Control": REVALIDATE,
-        }
-        files[path.relative_to(WEB).as_posix()] = _WebFile(media_type, headers, content, compressed)
+        if _PLACEHOLDER.search(content.decode(errors="ignore")) and media_type == "text/html":
+            for language in _catalogues():
+                # Without Last-Modified: another language has another ETag, but the same time.
+                files[name, language] = _web_file(_translated(content.decode(), language).encode(), media_type, {})
+        else:
+            modified = {"Last-Modified": formatdate(path.stat().st_mtime, usegmt=True)}
+            files[name, ""] = _web_file(content, media_type, modified)
     return files
+
+
+def _web_file(content: bytes, media_type: str, headers: Mapping[str, str]) -> _WebFile:
+    compressed = gzip.compress(content, mtime=0) if len(content) >= MIN_COMPRESSED_BYTES else None
+    kept = {"ETag": entity_tag(content), "Cache-Control": REVALIDATE}
+    return _WebFile(media_type, {**headers, **kept}, content, compressed)
+
+
+@cache
+def _catalogues() -> dict[str, dict[str, Any]]:
+    """Returns language -> key -> text of the page."""
+    return {path.stem: msgspec.json.decode(path.read_bytes()) for path in sorted((WEB / "text").glob("*.json"))}
+
+
+def _translated(page: str, language: str) -> str:
+    """Fills in the texts of a page, which stand there as `{{key}}`, its language, and the links to the others."""
+    links = (
+        f'<a href="?lang={each}" hreflang="{each}" lang="{each}"{" aria-current=true" if each == language else ""}>'
+        f"{html.escape(texts['language.name'])}</a>"
+        for each, texts in _catalogues().items()
+    )
+    more = {"language": language, "languages": " ".join(links)}
+    texts = _catalogues()[language]
+    return _PLACEHOLDER.sub(lambda match: more.get(match[1]) or html.escape(texts[match[1]]), page)
 
 
 # ---- The OpenAPI document and its viewer, which loads nothing from other hosts

@@ -2,11 +2,12 @@
 
 import { element, printed } from "./elements.js";
 import { measuredFacts, provedFacts } from "./facts.js";
-import { count } from "./formats.js";
 import { keyForm } from "./key.js";
-import { loadModel } from "./model.js";
-import { foundByWords, knownSentence, measuredSentence, nameOf, searchSentence } from "./sentences.js";
+import { currentModel, loadModel } from "./model.js";
+import { foundByWords, knownAs, knownSentence, nameOf, searchSentence } from "./sentences.js";
 import { findSpecies } from "./service.js";
+import { measuredSentences } from "./sure.js";
+import { language, say } from "./text.js";
 
 const SPECIES_LIMIT = 20;
 const ALL_LIMIT = 200; // the most that the service lists at once
@@ -22,15 +23,15 @@ export async function showModel(addPictures) {
     showKnown(model);
     if (model.example) offerExample(model.example, addPictures).catch(() => {}); // the page works without it
     find("model-body").replaceChildren(...modelCard(model));
-    find("scores-measured").textContent = measuredSentence(model) ?? "How good its scores are was not measured.";
+    find("scores-measured").textContent = measuredSentences(model).join(" ") || say("scores.not_measured");
   } catch (problem) {
-    find("model-body").replaceChildren(element("p", {}, `The description of the model could not be loaded. ${problem.message}`));
+    find("model-body").replaceChildren(element("p", {}, `${say("model.not_loaded")} ${problem.message}`));
   }
 }
 
 function showKnown(model) {
   find("knows-text").textContent = knownSentence(model);
-  find("knows-list").textContent = model.num_taxa > ALL_LIMIT ? "See which" : `See all ${count(model.num_taxa, "plant")}`;
+  find("knows-list").textContent = model.num_taxa > ALL_LIMIT ? say("known.which") : say("known.all", { n: model.num_taxa });
   find("knows").hidden = false;
 }
 
@@ -73,10 +74,10 @@ async function listSpecies(query, signal) {
   const limit = query ? SPECIES_LIMIT : ALL_LIMIT;
   try {
     const found = await findSpecies(query, limit, signal);
-    showSpecies(found.species, searchSentence(found, limit));
+    showSpecies(found.species, searchSentence({ query, found, limit, model: await currentModel() }));
   } catch (problem) {
     if (problem.name === "AbortError") return;
-    showSpecies([], `${problem.title ?? "The search failed"}. ${problem.message}`);
+    showSpecies([], `${problem.title ?? say("search.failed")}. ${problem.message}`);
     if (problem.needsKey) find("species-list").replaceChildren(element("li", {}, keyForm(() => listSpecies(query, signal))));
   }
 }
@@ -84,18 +85,19 @@ async function listSpecies(query, signal) {
 function showSpecies(taxa, message) {
   find("species-count").textContent = message;
   find("species-list").replaceChildren(...taxa.map((taxon) => element("li", {},
-    printed(nameOf(taxon)),
-    element("span", { className: "species__more" }, [taxon.common_names.join(", "), taxon.family, foundByWords(taxon)].filter(Boolean).join(" · ")))));
+    element("span", { className: "species__name" }, printed(knownAs(taxon))),
+    element("span", { className: "species__more" }, taxon.common_names.length > 0 && [printed(nameOf(taxon)), " · "],
+      [...taxon.common_names.slice(1), taxon.family, foundByWords(taxon)].filter(Boolean).join(" · ")))));
 }
 
 function modelCard(model) {
   return [
     element("h2", {}, model.name, " ", element("span", { className: "footer__version" }, model.version)),
     model.description && element("p", { className: "footer__description" }, model.description),
-    collapsibleList("How often it is right", measuredFacts(model).map(({ name, text }) => element("li", {}, element("b", {}, name), ` ${text}`))),
-    collapsibleList("What its names and scores rest on", provedFacts(model).map((sentence) => element("li", {}, sentence))),
-    collapsibleList("What it was trained on", model.sources.map(sourceItem)),
-    element("p", { className: "footer__hash" }, `Knows ${count(model.num_taxa, "plant")} · label hash `, element("code", { title: model.label_hash }, model.label_hash.slice(0, HASH_DIGITS))),
+    collapsibleList(say("model.measured"), measuredFacts(model).map(({ name, text }) => element("li", {}, element("b", {}, name), ` ${text}`))),
+    collapsibleList(say("model.proved"), provedFacts(model).map((sentence) => element("li", {}, sentence))),
+    collapsibleList(say("model.sources"), model.sources.map(sourceItem)),
+    element("p", { className: "footer__hash" }, `${say("count.plants", { n: model.num_taxa })} · ${say("sure.labels")} `, element("code", { title: model.label_hash }, model.label_hash.slice(0, HASH_DIGITS))),
   ].filter(Boolean);
 }
 
@@ -104,7 +106,7 @@ function collapsibleList(title, items) {
 }
 
 function sourceItem({ name, num_pictures: numPictures, licenses, note }) {
-  const licenseCounts = Object.entries(licenses).map(([license, number]) => `${license} (${number.toLocaleString("en-US")})`).join(", ");
-  const facts = [count(numPictures, "picture"), licenseCounts && `licenses: ${licenseCounts}`, note].filter(Boolean).join("; ");
+  const licenseCounts = Object.entries(licenses).map(([license, number]) => `${license} (${number.toLocaleString(language)})`).join(", ");
+  const facts = [say("count.pictures", { n: numPictures }), licenseCounts && say("model.licenses", { licenses: licenseCounts }), note].filter(Boolean).join("; ");
   return element("li", {}, element("b", {}, name), ` ${facts}`);
 }

@@ -1,84 +1,100 @@
-// Builds the content of the answer panel while a request is answered, and the answer. Pure functions from data to elements.
+// Builds the card of an answer: a name that people know, how far to trust it, and what to do next. The figures are folded away.
 
 import { adviceFor } from "./advice.js";
-import { bar, element, printed, scientificName } from "./elements.js";
-import { count, percent, seconds } from "./formats.js";
-import { candidateList, candidateSet, folded, groupList, lookAlikeList, pictureList } from "./lists.js";
+import { typicalPictures } from "./compare.js";
+import { correction } from "./correct.js";
+import { bar, element, printed } from "./elements.js";
+import { percent, seconds } from "./formats.js";
+import { candidateList, candidateSet, folded, groupList, guessList, lookAlikeList, pictureList, readOn } from "./lists.js";
 import {
-  alternativesSentence, candidateWords, commonNames, discardedSentence, otherWarnings, placeSentence, stateOf, trustSentence,
-  verdictHeading, verdictName, verdictSentence,
+  aloneSentence, choiceSentence, foreignNamesSentence, namedSpecies, otherWarnings, placeSentence, stateOf, trustSentence, unusedSentence,
+  verdictHeading, verdictSentence,
 } from "./sentences.js";
+import { candidateWords, discardedSentence, trustFigures } from "./sure.js";
+import { say } from "./text.js";
 
-const LIST_TITLES = { species: "All candidates", unknown_plant: "What it resembles most" };
+const NUM_REFERENCES = 3; // pictures of the named species beside one's own
+const HASH_DIGITS = 12; // enough to distinguish two models; the title attribute has the whole hash
 
-/** Shows an answer; `model` describes the model that gave it, or is null if that is not known. */
-export function showAnswer(answer, model, elapsedMs) {
-  const advice = adviceFor(answer);
+/**
+ * Shows an answer.
+ *
+ * @param model Describes the model that gave it, or is null if that is not known.
+ * @param files The pictures that were sent, for a correction; empty if they are gone.
+ * @param elapsedMs How long the answer took, or null.
+ */
+export function showAnswer(answer, model, files, elapsedMs = null) {
+  const state = stateOf(answer);
   const warnings = otherWarnings(answer);
   return [
-    verdictCard(answer, model),
+    verdictCard(answer, model, state),
+    state === "contradictory" && alone(answer.images),
     lookAlikeList(answer),
-    warnings.length > 0 && note("warning", "Please note", warnings),
-    advice.length > 0 && note("advice", "What would help", advice),
-    ...plantLists(answer),
-    pictureList(answer.images),
-    element("p", { className: "fineprint" },
-      `${count(answer.images.length, "picture")} · ${seconds(elapsedMs)} · request `, element("code", {}, answer.request_id)),
+    guessList(answer, state),
+    note("advice", say("advice.title"), adviceFor(answer)),
+    note("warning", say("card.note"), warnings, { lang: "en" }),
+    sureness(answer, model, state, elapsedMs),
+    state !== "not_a_plant" && correction(answer, model, files),
   ].filter(Boolean);
 }
 
-function verdictCard(answer, model) {
-  const { rank, name, score, reason } = answer.verdict;
-  const { label, title } = verdictHeading(answer);
-  const common = commonNames(answer);
-  return element("div", { className: `verdict verdict--${rank}` },
+function verdictCard(answer, model, state) {
+  const { label, title, latin } = verdictHeading(answer);
+  const isNamed = answer.verdict.name !== null && state !== "contradictory";
+  return element("div", { className: `verdict verdict--${state}` },
     element("p", { className: "verdict__rank" }, label),
-    element("h3", { className: "verdict__name" }, name === null ? title : printedName(answer)),
-    common.length > 0 && element("p", { className: "verdict__common" }, common.join(", ")),
+    element("h3", { className: "verdict__name" }, printed(title)),
+    paragraph("verdict__latin", latin),
+    paragraph("verdict__trust", trustSentence(answer)),
     paragraph("verdict__meaning", verdictSentence(answer, model)),
-    name !== null && element("div", { className: "verdict__score" }, element("b", {}, percent(score)), bar(score)),
-    paragraph("verdict__trust", trustSentence(answer, model)),
-    paragraph("verdict__trust", alternativesSentence(answer)),
-    paragraph("verdict__trust", discardedSentence(answer)),
-    paragraph("verdict__trust", placeSentence(answer)),
-    paragraph("verdict__reason", `Why: ${reason}`));
+    paragraph("verdict__meaning", choiceSentence(answer)),
+    paragraph("verdict__meaning", placeSentence(answer), { lang: "en" }),
+    state !== "not_a_plant" && paragraph("verdict__caution", say("card.caution")),
+    isNamed && !answer.look_alikes?.length && typicalPictures(namedSpecies(answer), NUM_REFERENCES),
+    isNamed && readOn(answer),
+    state !== "not_a_plant" && paragraph("verdict__languages", foreignNamesSentence(model)));
 }
 
-function paragraph(className, sentence) {
-  return sentence !== null && element("p", { className }, printed(sentence));
+function paragraph(className, sentence, more = {}) {
+  return sentence !== null && element("p", { className, ...more }, printed(sentence));
 }
 
-function printedName(answer) {
-  const { rank, name } = answer.verdict;
-  return rank === "family" ? element("span", { lang: "la" }, name) : printed(verdictName(answer));
-}
-
-function note(kind, title, sentences) {
-  return element("div", { className: `note note--${kind}` },
+function note(kind, title, sentences, more = {}) {
+  return sentences.length > 0 && element("div", { className: `note note--${kind}` },
     element("h3", {}, title),
-    element("ul", {}, sentences.map((sentence) => element("li", {}, sentence))));
+    element("ul", more, sentences.map((sentence) => element("li", {}, printed(sentence)))));
 }
 
-/** The taxa, genera and families; folded away if the pictures do not look like a plant. */
-function plantLists(answer) {
-  const lists = [
-    ...taxonLists(answer),
-    groupList("Genera", answer.genera, scientificName),
-    groupList("Families", answer.families, (name) => name),
-  ].filter(Boolean);
-  return stateOf(answer) === "not_a_plant" ? [folded("Show the closest plants all the same", lists)] : lists;
+/** What each photograph shows by itself, where they show different plants. */
+function alone(images) {
+  return element("ol", { className: "alone" }, images.map((image) => element("li", {},
+    element("b", {}, say("picture.title", { n: image.index + 1 })), " ", printed(unusedSentence(image) ?? aloneSentence(image)))));
 }
 
-function taxonLists(answer) {
+/** The figures of the answer, folded away. */
+function sureness(answer, model, state, elapsedMs) {
+  const { verdict, images, request_id: request } = answer;
   const words = candidateWords(answer);
-  const all = candidateList(answer.predictions);
-  if (words === null) return [heading(LIST_TITLES[stateOf(answer)] ?? "Closest candidates"), all];
+  const facts = [verdict.name !== null && say("sure.score", { score: percent(verdict.score) }), ...trustFigures(answer, model), discardedSentence(answer)];
+  const footer = [say("count.pictures", { n: images.length }), elapsedMs !== null && seconds(elapsedMs)].filter(Boolean).join(" · ");
+  return folded(say("sure.title"), [
+    verdict.name !== null && bar(verdict.score),
+    facts.filter(Boolean).map((fact) => element("p", {}, fact)),
+    element("p", { className: "verdict__reason" }, say("sure.why"), " ", element("span", { lang: "en" }, verdict.reason)),
+    words && [heading(words.heading), words.sentences.map((sentence) => element("p", {}, sentence)), candidateSet(answer.candidates.taxa)],
+    state !== "not_a_plant" && plantLists(answer),
+    pictureList(images),
+    element("p", { className: "fineprint" }, `${footer} · ${answer.model.name} ${answer.model.version} · ${say("sure.labels")} `,
+      element("code", { title: answer.model.label_hash }, answer.model.label_hash.slice(0, HASH_DIGITS)), ` · ${say("sure.request")} `, element("code", {}, request)),
+  ], "", "sureness");
+}
+
+function plantLists(answer) {
   return [
-    heading(words.heading),
-    element("p", { className: "answer__explanation" }, words.explanation),
-    ...candidateSet(answer.candidates.taxa),
-    folded("Highest scores", [all]),
+    folded(say("sure.scores"), [candidateList(answer.predictions)]),
+    groupList(say("sure.genera"), answer.genera, (name) => ({ name })),
+    groupList(say("sure.families"), answer.families, (name) => name),
   ];
 }
 
-const heading = (text) => element("h3", { className: "answer__heading" }, text);
+const heading = (text) => element("h4", { className: "answer__heading" }, text);

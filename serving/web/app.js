@@ -4,9 +4,7 @@
 import { setUpSpeciesSearch, showModel } from "./about.js";
 import { showAnswer } from "./answer.js";
 import { setUpChoice } from "./choice.js";
-import { correction } from "./correct.js";
 import { tell } from "./events.js";
-import { count } from "./formats.js";
 import { refusal } from "./limits.js";
 import { currentModel, modelOf, wantedCoverage } from "./model.js";
 import { setUpPlace } from "./place.js";
@@ -16,6 +14,7 @@ import { retrySentence, waitBeforeRetry } from "./retry.js";
 import { announcement, choiceLabel } from "./sentences.js";
 import { identify, ServiceProblem } from "./service.js";
 import { shrunk } from "./shrink.js";
+import { say } from "./text.js";
 import { setUpTray } from "./tray.js";
 
 const DEBOUNCE_MS = 350; // pictures added or removed in quick succession make one request
@@ -34,7 +33,7 @@ function ask() {
   const files = tray.files();
   find("answer").hidden = files.length === 0;
   if (files.length) requestAnswer(files, request.signal);
-  else find("status").textContent = "No pictures.";
+  else find("status").textContent = say("tray.none");
 }
 
 function onChoiceChanged() {
@@ -44,13 +43,13 @@ function onChoiceChanged() {
 
 async function requestAnswer(files, signal) {
   const progress = showProgress(files.length);
-  render([progress.node], `Looking at ${count(files.length, "picture")}.`);
+  render([progress.node], say("wait.looking", { n: files.length }));
   try {
     await pause(DEBOUNCE_MS, signal);
     const { answer, pictures, elapsedMs } = await answerTo(files, progress, signal);
     const model = await modelOf(answer);
     signal.throwIfAborted();
-    render([...showAnswer(answer, model, elapsedMs), correction(answer, model, pictures)].filter(Boolean), announcement(answer, model));
+    render(showAnswer(answer, model, pictures, elapsedMs), announcement(answer, model));
     tell("answered", { answer, files: pictures, element: find("answer-body") });
   } catch (problem) {
     if (!signal.aborted) showFailure(toServiceProblem(problem), files);
@@ -71,7 +70,7 @@ async function answerTo(files, progress, signal) {
       const waitS = waitBeforeRetry(problem, numRetries);
       if (signal.aborted || waitS === null) throw problem;
       await countDown(problem, waitS, numRetries, signal);
-      render([progress.node], "The pictures are sent again.");
+      render([progress.node], say("wait.again"));
     }
   }
 }
@@ -114,8 +113,7 @@ function showFailure(problem, files) {
 function toServiceProblem(problem) {
   if (problem instanceof ServiceProblem) return problem;
   console.error(problem);
-  const detail = "The answer does not have the format that this page expects. Reload the page: the service may have been updated.";
-  return new ServiceProblem({ title: "The answer could not be shown", detail, canRetry: false });
+  return new ServiceProblem({ title: say("problem.not_shown"), detail: say("problem.not_shown.detail"), canRetry: false });
 }
 
 function pause(milliseconds, signal) {

@@ -1,8 +1,10 @@
 // The choice of plants: an optional control that restricts the answer to some genera, families or species.
 
 import { element } from "./elements.js";
-import { choiceLabel, foundByWords } from "./sentences.js";
+import { currentModel } from "./model.js";
+import { choiceLabel, foundByWords, searchSentence } from "./sentences.js";
 import { findSpecies } from "./service.js";
+import { say } from "./text.js";
 
 const TYPING_PAUSE_MS = 200; // as in the species search
 const LIST_PREFIX = "list:";
@@ -57,8 +59,9 @@ export function setUpChoice(onChange) {
 async function faultOf(name) {
   if (name.startsWith(LIST_PREFIX)) return "";
   try {
-    const { status, message } = await findSpecies(name, 1);
-    return ["known", "synonym"].includes(status) ? "" : message;
+    const found = await findSpecies(name, 1);
+    if (["known", "synonym"].includes(found.status)) return "";
+    return searchSentence({ query: name, found: { ...found, species: [] }, limit: 1, model: await currentModel() });
   } catch {
     return ""; // the service judges the name when pictures are sent
   }
@@ -66,7 +69,7 @@ async function faultOf(name) {
 
 function chip(name, onRemove) {
   return element("li", { className: "chip" }, name,
-    element("button", { className: "chip__remove", type: "button", "aria-label": `Remove ${name} from your choice`, onclick: onRemove }, "×"));
+    element("button", { className: "chip__remove", type: "button", "aria-label": say("choice.remove", { name }), onclick: onRemove }, "×"));
 }
 
 function suggestWhileTyping(onPicked) {
@@ -114,8 +117,8 @@ export function suggestionsFor(text, species) {
   const start = text.toLowerCase();
   const groups = (field) => [...new Set(species.map((taxon) => taxon[field]))]
     .filter((name) => name?.toLowerCase().startsWith(start))
-    .map((name) => ({ name, hint: field }));
-  const plants = species.map((taxon) => ({ name: taxon.scientific_name, hint: foundByWords(taxon) || taxon.common_names.join(", ") || taxon.rank }));
+    .map((name) => ({ name, hint: say(`rank.${field}`) }));
+  const plants = species.map((taxon) => ({ name: taxon.scientific_name, hint: foundByWords(taxon) || taxon.common_names.join(", ") || say(`rank.${taxon.rank}`) }));
   const all = [...groups("family"), ...groups("genus"), ...plants];
   const firsts = all.filter(({ name }, index) => all.findIndex((other) => other.name === name) === index);
   return firsts.slice(0, MAX_SUGGESTIONS);

@@ -2,33 +2,34 @@
 
 import { element } from "./elements.js";
 import { describeTaxon } from "./service.js";
+import { say } from "./text.js";
 
 /** Returns null for a taxon without pictures. */
 export function comparison(taxon) {
   if (!taxon.num_images) return null;
   const pictures = element("div", { className: "references" });
   const details = element("details", { className: "folded candidate__references" },
-    element("summary", {}, "Compare with pictures"), pictures);
+    element("summary", {}, say("compare.title")), pictures);
   details.addEventListener("toggle", async () => {
-    if (details.open && pictures.childElementCount === 0) await load(pictures, taxon);
+    if (details.open && pictures.childElementCount === 0) await load(pictures, taxon, Infinity);
   });
   return details;
 }
 
-/** Shows the most typical picture of a taxon at once; returns null for a taxon without pictures. */
-export function firstPicture(taxon) {
-  if (!taxon.num_images) return null;
+/** Shows the most typical pictures of a taxon at once; returns null for a taxon without pictures. */
+export function typicalPictures(taxon, most) {
+  if (!taxon?.num_images) return null;
   const pictures = element("div", { className: "references" });
-  load(pictures, taxon, 1);
+  load(pictures, taxon, most);
   return pictures;
 }
 
-async function load(pictures, { taxon_id: id, scientific_name: name }, most = Infinity) {
+async function load(pictures, { taxon_id: id, scientific_name: name }, most) {
   try {
     const { images } = await describeTaxon(id);
     pictures.replaceChildren(...images.slice(0, most).map((image) => figure(image, name)));
   } catch (problem) {
-    pictures.replaceChildren(element("p", {}, problem.title ?? "The pictures could not be loaded."));
+    pictures.replaceChildren(element("p", {}, problem.title ?? say("compare.failed")));
   }
 }
 

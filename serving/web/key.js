@@ -1,6 +1,7 @@
 // The API key, if the service requires one. It is stored for this tab only, until the tab is closed.
 
 import { element } from "./elements.js";
+import { say } from "./text.js";
 
 const STORAGE_KEY = "botanify-api-key";
 let keyInMemory = ""; // for browsers that refuse session storage
@@ -28,7 +29,7 @@ export function keyForm(onKey) {
   // The pattern is visible ASCII, the only characters allowed in the header.
   const input = element("input", {
     type: "password", required: true, autocomplete: "off", spellcheck: false,
-    pattern: "[\\x21-\\x7e]+", title: "The key that you were given, without spaces",
+    pattern: "[\\x21-\\x7e]+", title: say("key.hint"),
   });
   const enter = (event) => {
     event.preventDefault();
@@ -36,7 +37,7 @@ export function keyForm(onKey) {
     onKey();
   };
   return element("form", { className: "search key", onsubmit: enter },
-    element("label", {}, "API key", input),
-    element("button", { className: "button", type: "submit" }, "Use this key"),
-    element("p", { className: "fineprint" }, "The key is stored in this tab only, until you close the tab."));
+    element("label", {}, say("key.label"), input),
+    element("button", { className: "button", type: "submit" }, say("key.use")),
+    element("p", { className: "fineprint" }, say("key.kept")));
 }

@@ -1,11 +1,37 @@
-// Builds the lists of an answer: candidates, look-alikes, genera and families, and the pictures. Functions from data to elements.
+// Builds the lists of an answer: guesses, look-alikes, candidates, genera and families, and the pictures.
 
-import { comparison, firstPicture } from "./compare.js";
+import { comparison, typicalPictures } from "./compare.js";
 import { bar, element, printed } from "./elements.js";
-import { count, percent } from "./formats.js";
-import { nameOf, unusedSentence } from "./sentences.js";
+import { percent } from "./formats.js";
+import { aloneSentence, knownAs, namedSpecies, nameOf, unusedSentence } from "./sentences.js";
+import { language, say } from "./text.js";
 
 const NUM_SHOWN = 10; // candidates of a set that are shown at once; the others are folded away
+const NUM_GUESSES = 3;
+const LEAST_GUESS = 0.02; // probability of a guess that is worth a look
+
+/** Shows the likeliest plants where the answer has no species: those of the genus or family that it names, or all. */
+export function guessList({ predictions, verdict }, state) {
+  if (!["genus", "family", "uncertain", "unknown_plant"].includes(state)) return null;
+  const fits = (taxon) => verdict.name === null || taxon[state] === verdict.name;
+  const guesses = predictions.filter((taxon) => fits(taxon) && taxon.score >= LEAST_GUESS).slice(0, NUM_GUESSES);
+  if (!guesses.length) return null;
+  return element("section", { className: "guesses" },
+    element("h3", { className: "answer__heading" }, say(`guesses.${state === "unknown_plant" ? "resembles" : "title"}`)),
+    element("ul", {}, guesses.map((taxon) => element("li", { className: "candidate" },
+      element("div", { className: "candidate__names" }, plantNames(taxon), readOnLinks(taxon)),
+      bar(taxon.score),
+      comparison(taxon)))));
+}
+
+/** The name that people know, and below it the scientific one. */
+function plantNames(taxon) {
+  return [
+    element("p", { className: "candidate__name" }, printed(knownAs(taxon)),
+      taxon.rank === "genus" && element("span", { className: "tag" }, say("candidate.genus_only"))),
+    taxon.common_names.length > 0 && element("p", { className: "candidate__common" }, printed(nameOf(taxon))),
+  ];
+}
 
 export function candidateList(predictions) {
   return element("ol", { className: "candidates" }, predictions.map(candidate));
@@ -14,83 +40,74 @@ export function candidateList(predictions) {
 /** Returns the elements for a set of candidates; the service lists at most 100 of them. */
 export function candidateSet(taxa) {
   const rest = taxa.slice(NUM_SHOWN);
-  return [candidateList(taxa.slice(0, NUM_SHOWN)), rest.length > 0 && folded(count(rest.length, "more candidate"), [candidateList(rest)])];
+  return [candidateList(taxa.slice(0, NUM_SHOWN)), rest.length > 0 && folded(say("sure.more_candidates", { n: rest.length }), [candidateList(rest)])];
 }
 
-/** A list of genera or families, folded away, with the best one beside its title. */
+/** A list of genera or families, folded away, with the best one beside its title; `print` gives the sentence of a name. */
 export function groupList(title, groups, print) {
   if (!groups.length) return null;
   const items = groups.map((group) => element("li", {},
-    element("span", {}, print(group.name)), bar(group.score), element("span", { className: "groups__score" }, percent(group.score))));
+    element("span", {}, printed(print(group.name))), bar(group.score), element("span", { className: "groups__score" }, percent(group.score))));
   return folded(title, [element("ol", { className: "groups" }, items)], `${groups[0].name} ${percent(groups[0].score)}`);
 }
 
-export function folded(title, content, hint = "") {
-  return element("details", { className: "folded" },
-    element("summary", {}, `${title} `, hint && element("span", { className: "folded__hint" }, hint)), content);
+export function folded(title, content, hint = "", className = "") {
+  return element("details", { className: `folded ${className}`.trimEnd() },
+    element("summary", {}, `${title} `, hint && element("span", { className: "folded__hint" }, hint)), ...content.flat(2));
 }
 
 /** Shows what each of several pictures contributed; returns null for one, and if the model cannot tell how much each shows a plant. */
 export function pictureList(images) {
   if (images.length < 2 || images.some(({ plant_score: score = null }) => score === null)) return null;
   return element("section", { className: "shares" },
-    element("h3", { className: "answer__heading" }, "What each picture contributed"),
+    element("h4", { className: "answer__heading" }, say("sure.contributed")),
     element("ol", {}, images.map(picture)));
 }
 
-function picture({ index, weight, predictions = [], ...image }) {
-  const unused = unusedSentence({ weight, ...image });
+function picture(image) {
+  const unused = unusedSentence(image);
   return element("li", { className: unused ? "share share--unused" : "share" },
-    element("span", { className: "share__title" }, `Picture ${index + 1}`),
-    bar(weight),
-    element("span", { className: "share__value" }, percent(weight)),
-    element("p", { className: "share__note" }, unused ?? aloneWords(predictions)));
-}
-
-function aloneWords(predictions) {
-  if (!predictions.length) return null;
-  const [best] = predictions;
-  return printed(["On its own: ", nameOf(best), `, ${percent(best.score)}`]);
+    element("span", { className: "share__title" }, say("picture.title", { n: image.index + 1 })),
+    bar(image.weight),
+    element("span", { className: "share__value" }, percent(image.weight)),
+    element("p", { className: "share__note" }, printed(unused ?? aloneSentence(image))));
 }
 
 function candidate(prediction) {
-  const names = prediction.common_names.join(", ");
   return element("li", { className: "candidate" },
-    element("div", { className: "candidate__names" },
-      element("p", { className: "candidate__name" }, printed(nameOf(prediction)),
-        prediction.rank === "genus" && element("span", { className: "tag" }, "genus only")),
-      names && element("p", { className: "candidate__common" }, names),
-      familyLine(prediction),
+    element("div", { className: "candidate__names" }, plantNames(prediction),
+      prediction.family && element("p", { className: "candidate__family" }, prediction.family),
       Number.isFinite(prediction.prior) && element("p", { className: "candidate__family" },
-        `Pictures alone ${percent(prediction.vision_score)}, place and season × ${prediction.prior.toFixed(2)}`)),
+        say("candidate.place", { share: percent(prediction.vision_score), factor: prediction.prior }))),
     element("p", { className: "candidate__score" }, percent(prediction.score)),
-    bar(prediction.score),
-    comparison(prediction));
-}
-
-function familyLine(taxon) {
-  return element("p", { className: "candidate__family" }, [taxon.family, ...links(taxon)]
-    .filter(Boolean).flatMap((part, index) => (index ? [" · ", part] : [part])));
+    bar(prediction.score));
 }
 
 /** Shows the named species beside those that it is often taken for; returns null without any. */
 export function lookAlikeList({ look_alikes: others = [], predictions }) {
   if (!others.length) return null;
   return element("section", { className: "alikes" },
-    element("h3", { className: "answer__heading" }, "Often taken for"),
+    element("h3", { className: "answer__heading" }, say("alikes.title")),
     element("ul", {}, [predictions[0], ...others].map((taxon, index) => element("li", {},
-      element("p", { className: "candidate__name" }, printed(nameOf(taxon)),
-        index === 0 && [" ", element("span", { className: "tag" }, "the answer")]),
-      element("p", { className: "candidate__common" }, taxon.common_names.join(", ")),
-      familyLine(taxon),
-      firstPicture(taxon)))));
+      plantNames(taxon),
+      index === 0 && element("span", { className: "tag" }, say("alikes.answer")),
+      readOnLinks(taxon),
+      typicalPictures(taxon, 1)))));
 }
 
-function links({ gbif_id: gbif, powo_id: powo, scientific_name: name }) {
-  const link = (site, href) => element("a", { href, rel: "noreferrer", target: "_blank",
-    "aria-label": `${name} at ${site}, opens a new tab` }, site);
-  return [
+/** Links for the species of a verdict, or for its genus or family. */
+export function readOn(answer) {
+  const { verdict } = answer;
+  return readOnLinks(namedSpecies(answer) ?? { scientific_name: verdict.name, genus: verdict.name, gbif_id: null });
+}
+
+function readOnLinks({ gbif_id: gbif, powo_id: powo, scientific_name: name }) {
+  const link = (site, href) => element("a", { href, rel: "noreferrer", target: "_blank", "aria-label": say("link.label", { name, site }) }, site);
+  const wikipedia = `https://${language}.wikipedia.org/w/index.php?${new URLSearchParams({ search: name })}`; // goes to the article, if there is one
+  const links = [
+    link("Wikipedia", wikipedia),
     gbif !== null && link("GBIF", `https://www.gbif.org/species/${encodeURIComponent(gbif)}`),
     powo && link("POWO", `https://powo.science.kew.org/taxon/urn:lsid:ipni.org:names:${encodeURIComponent(powo)}`),
-  ];
+  ].filter(Boolean);
+  return element("p", { className: "read-on" }, say("link.read_on"), " ", links.flatMap((each, index) => (index ? [" · ", each] : [each])));
 }

@@ -1,15 +1,15 @@
 // The page for many photographs: identifies each by itself, a few at a time, and shows a row for each answer.
 
-import { element, scientificName } from "./elements.js";
-import { count, percent } from "./formats.js";
+import { element, printed } from "./elements.js";
+import { percent } from "./formats.js";
 import { waitBeforeRetry } from "./retry.js";
 import { identify } from "./service.js";
 import { shrunk } from "./shrink.js";
 import { byUncertainty, csvOf, failedRow, rowOf } from "./table.js";
+import { say } from "./text.js";
 
 const AT_ONCE = 2; // more would only wait in the service, where others wait too
 const KEPT = "botanify-many"; // in the tab's session storage
-const RANKS = { not_a_plant: "Not a plant", uncertain: "Uncertain" };
 
 const find = (id) => document.getElementById(id);
 const pictures = new Map(); // name of a photograph -> address of the picture in this tab
@@ -80,10 +80,10 @@ function show() {
 }
 
 function statusSentence() {
-  if (running > 0) return `${count(rows.length, "photograph")} answered, ${waiting.length + running} to come.`;
+  if (running > 0) return say("many.progress", { n: rows.length, left: waiting.length + running });
   if (rows.length === 0) return "";
   const failed = rows.filter((row) => row.error).length;
-  return `${count(rows.length, "photograph")} answered${failed ? `, ${failed} of them without an answer` : ""}.`;
+  return [say("many.done", { n: rows.length }), failed > 0 && say("many.failed", { n: failed })].filter(Boolean).join(" ");
 }
 
 function tableRow(row) {
@@ -92,9 +92,14 @@ function tableRow(row) {
   picture?.addEventListener("error", () => picture.remove(), { once: true }); // HEIC before its answer
   return element("tr", {},
     element("td", {}, element("div", { className: "many__photo" }, picture, element("span", {}, row.photograph))),
-    element("td", {}, row.error || (row.verdict_name ? scientificName(row.verdict_name) : RANKS[row.verdict_rank] ?? row.verdict_rank),
-      !row.error && !row.verdict_name && row.best_name && [", perhaps ", scientificName(row.best_name)]),
+    element("td", {}, row.error || printed(plantOf(row))),
     element("td", { className: "many__score" }, row.best_score === null ? "" : percent(row.verdict_name ? row.verdict_score : row.best_score)));
+}
+
+function plantOf({ verdict_rank: rank, verdict_name: name, best_name: best }) {
+  if (name) return { name };
+  const title = say(`card.title.${rank}`);
+  return rank === "not_a_plant" || !best ? title : [`${title}, `, say("many.perhaps", { name: { name: best } })].flat();
 }
 
 function stop() {

@@ -1,6 +1,7 @@
 // Where the plant grows: an optional button that asks the device once, shows the place on a small map, and sends it coarsely.
 
 import { element } from "./elements.js";
+import { language, say } from "./text.js";
 
 const STEP = 10; // parts of a degree that are sent, some 10 km
 const TIMEOUT_MS = 20_000;
@@ -16,23 +17,23 @@ export function setUpPlace(after, onChange) {
   const status = element("p", { className: "place__status", role: "status" });
   const map = element("div", { className: "place__map", hidden: true },
     element("img", { src: "/web/land.svg", alt: "", width: 360, height: 180 }), element("span", { className: "place__dot" }));
-  const ask = element("button", { type: "button", className: "button button--quiet", onclick: () => locate() }, "Use where I am");
-  const forget = element("button", { type: "button", className: "button button--quiet", hidden: true, onclick: () => set(null, "") }, "Forget it");
+  const ask = element("button", { type: "button", className: "button button--quiet", onclick: () => locate() }, say("place.use"));
+  const forget = element("button", { type: "button", className: "button button--quiet", hidden: true, onclick: () => set(null, "") }, say("place.forget"));
   const known = element("p", {});
-  const control = element("details", { className: "folded place", hidden: true }, element("summary", {}, "Place (optional)"),
+  const control = element("details", { className: "folded place", hidden: true }, element("summary", {}, say("place.title")),
     known, element("div", { className: "buttons" }, ask, forget), status, map);
   after.after(control);
 
   function locate() {
     if (!navigator.geolocation) {
-      status.textContent = "This browser cannot tell where it is.";
+      status.textContent = say("place.none");
       return;
     }
-    status.textContent = "Asking this device …";
+    status.textContent = say("place.asking");
     navigator.geolocation.getCurrentPosition(({ coords }) => {
       const [latitude, longitude] = [coords.latitude, coords.longitude].map((value) => Math.round(value * STEP) / STEP);
-      set({ latitude, longitude }, `${inWords(latitude, "N", "S")}, ${inWords(longitude, "E", "W")}. Only this coarse place is sent, with each answer.`);
-    }, ({ message }) => set(null, `The place is not known: ${message || "the device did not tell it"}.`), { timeout: TIMEOUT_MS });
+      set({ latitude, longitude }, say("place.sent", { latitude: inWords(latitude, "n", "s"), longitude: inWords(longitude, "e", "w") }));
+    }, ({ message }) => set(null, message ? say("place.failed", { message }) : say("place.not_told")), { timeout: TIMEOUT_MS });
   }
 
   function set(place, sentence) {
@@ -50,13 +51,12 @@ export function setUpPlace(after, onChange) {
   function show({ place = null }) {
     control.hidden = place === null;
     if (place === null) return;
-    const unknown = place.num_unknown_taxa ? ` Of ${place.num_unknown_taxa.toLocaleString("en")} plants it knows no place; these are neither raised nor lowered.` : "";
-    known.textContent = `The model has ${place.num_records.toLocaleString("en")} records of where and when its plants were photographed, and prefers plants that were recorded near you. A plant in a garden may grow anywhere: leave the place out for it.${unknown}`;
+    known.textContent = [say("place.known", { n: place.num_records }), place.num_unknown_taxa > 0 && say("place.unknown", { n: place.num_unknown_taxa })].filter(Boolean).join(" ");
   }
 
   return { where: () => where, show };
 }
 
 function inWords(degrees, positive, negative) {
-  return `${Math.abs(degrees).toFixed(1)}° ${degrees < 0 ? negative : positive}`;
+  return say(`place.${degrees < 0 ? negative : positive}`, { degrees: Math.abs(degrees).toLocaleString(language, { minimumFractionDigits: 1, maximumFractionDigits: 1 }) });
 }

@@ -1,8 +1,8 @@
 // Builds the content of the answer panel after a failure. Pure functions from data to elements.
 
 import { element } from "./elements.js";
-import { count } from "./formats.js";
 import { keyForm } from "./key.js";
+import { say } from "./text.js";
 
 /** Shows a problem and its remedies: remove the refused picture, enter a key, or retry if that can help. */
 export function showProblem(problem, files, { onRetry, onRemove }) {
@@ -10,22 +10,22 @@ export function showProblem(problem, files, { onRetry, onRemove }) {
   const button = (text, onclick) => element("button", { className: "button button--quiet", type: "button", onclick }, text);
   return element("div", { className: "note note--error problem" },
     element("h3", {}, problem.title),
-    refused && element("p", {}, "The problem is with ", element("strong", {}, `picture ${problem.index + 1} (${refused.name})`), "."),
-    problem.detail && element("p", {}, problem.detail),
+    refused && element("p", {}, say("problem.with", { n: problem.index + 1, file: refused.name })),
+    problem.detail && element("p", problem.code ? { lang: "en" } : {}, problem.detail),
     waitSentence(problem) && element("p", {}, waitSentence(problem)),
     problem.needsKey && keyForm(onRetry),
-    refused && button(`Remove picture ${problem.index + 1}`, () => onRemove(problem.index)),
-    !refused && problem.canRetry && button("Try again", onRetry),
-    problem.requestId && element("p", { className: "fineprint" }, "request ", element("code", {}, problem.requestId)));
+    refused && button(say("tray.remove", { n: problem.index + 1 }), () => onRemove(problem.index)),
+    !refused && problem.canRetry && button(say("problem.retry"), onRetry),
+    problem.requestId && element("p", { className: "fineprint" }, say("sure.request"), " ", element("code", {}, problem.requestId)));
 }
 
 /** Returns the sentence for screen readers when a request fails. */
 export function announceProblem(problem) {
-  const picture = problem.index !== null ? `Picture ${problem.index + 1}. ` : "";
+  const picture = problem.index !== null ? `${say("picture.title", { n: problem.index + 1 })}. ` : "";
   return `${problem.title}. ${picture}${problem.detail} ${waitSentence(problem)}`.trimEnd();
 }
 
 function waitSentence({ retryAfterS, detail }) {
   if (!retryAfterS || /\d seconds?\b/.test(detail)) return ""; // most details already name the time
-  return `Try again in ${count(retryAfterS, "second")}.`;
+  return say("problem.retry_in", { n: retryAfterS });
 }

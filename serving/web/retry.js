@@ -1,5 +1,7 @@
 // Decides when a request that the service had no time for is sent again. No function needs a document.
 
+import { say } from "./text.js";
+
 const MAX_RETRIES = 2;
 const BUSY = new Set([429, 503]);
 const DEFAULT_WAIT_S = 5; // if the response names no time
@@ -22,5 +24,5 @@ export function secondsToWait(header, nowMs) {
 
 /** Returns the sentence of the countdown. */
 export function retrySentence(secondsLeft, numRetries) {
-  return `The pictures are sent again in ${secondsLeft} s (attempt ${numRetries + 2} of ${MAX_RETRIES + 1}).`;
+  return say("wait.retry", { n: secondsLeft, attempt: numRetries + 2, attempts: MAX_RETRIES + 1 });
 }

@@ -1,162 +1,110 @@
-// Turns an answer into sentences for people. No function needs a document.
-// A sentence is a string, or a list of strings and { name } for a scientific name, which is printed in italics.
+// What the card of an answer says, in plain words. No function needs a document; text.js explains what a sentence is.
 
-import { count, joined, numberWord, percent, percentExact, points } from "./formats.js";
+import { joined, languageNames } from "./formats.js";
+import { language, plainText, say } from "./text.js";
 
-const LABELS = {
-  species: "Species", genus: "Genus", family: "Family", uncertain: "No clear answer",
-  unknown_plant: "Unknown plant", not_a_plant: "No plant",
-};
-const TITLES = {
-  uncertain: "Not sure",
-  unknown_plant: "A plant that this model does not seem to know",
-  not_a_plant: "This does not look like a plant",
-};
-const FEW_PICTURES = 1000; // fewer do not calibrate scores to within a few percentage points
-const MAX_ALTERNATIVES = 4; // names in one line; more are counted
+const MAX_NAMED = 3; // plants in one sentence
+const SURE_ALONE = 0.5; // a photograph says something by itself from here
+const MAX_LANGUAGES = 5; // more are counted
+const SAME_ALONE = 0.1; // two photographs that agree less than this show different plants
+const ROUND_NUMBERS = [10, 20, 50, 100]; // of answers, in which people count right ones
 
-/** Returns what the answer says: the rank of the verdict, or "unknown_plant" for a plant unlike those of the model. */
-export function stateOf({ verdict }) {
+/** Returns what the answer says: the rank of the verdict, "unknown_plant", or "contradictory" for different plants. */
+export function stateOf({ verdict, images }) {
+  if (verdict.rank === "not_a_plant") return verdict.rank;
+  if (isContradictory(images)) return "contradictory";
   return verdict.unknown_plant ? "unknown_plant" : verdict.rank;
 }
 
-/** Returns the name of a plant for a sentence; without a genus it is a common name, and not in italics. */
+/**
+ * Whether two photographs that count, each fairly sure by itself, have almost no plant in common. The answer has what
+ * each shows alone, so nothing more is asked of the service.
+ */
+export function isContradictory(images) {
+  const sure = images.filter(({ weight = null, predictions = [] }) => weight !== 0 && predictions[0]?.score >= SURE_ALONE);
+  return sure.some((image, index) => sure.slice(index + 1).some((other) => agreement(image, other) < SAME_ALONE));
+}
+
+function agreement(one, other) {
+  const scores = new Map(one.predictions.map(({ taxon_id: id, score }) => [id, score]));
+  return other.predictions.reduce((sum, { taxon_id: id, score }) => sum + Math.min(score, scores.get(id) ?? 0), 0);
+}
+
+/** Returns the scientific name of a plant for a sentence; without a genus it is a common name, and not in italics. */
 export function nameOf({ scientific_name: name, genus }) {
   return genus === "" ? name : { name };
 }
 
-/** Returns the name of a verdict of rank species or genus for a sentence. */
-export function verdictName({ verdict, predictions }) {
-  const named = predictions.find((prediction) => verdict.rank === "species" && prediction.scientific_name === verdict.name);
-  return named ? nameOf(named) : { name: verdict.name };
+/** Returns the name that people know: the first common name, with a capital, or the scientific one. */
+export function knownAs(taxon) {
+  const [common] = taxon.common_names;
+  return common ? capitalized(common) : nameOf(taxon);
 }
 
-/** Returns the words over the verdict: its kind, and a title where the verdict has no name. */
+const capitalized = (text) => text[0].toLocaleUpperCase(language) + text.slice(1);
+
+/** Returns { label, title, latin }: the words over the name, the name that people know or what stands for it, and the scientific one. */
 export function verdictHeading(answer) {
+  const { rank, name } = answer.verdict;
   const state = stateOf(answer);
-  return { label: LABELS[state] ?? state, title: TITLES[state] ?? "Not sure" };
-}
-
-/** Returns the sentence that says what the verdict means, or null if its name says it all. */
-export function verdictSentence(answer, model) {
-  const { verdict, predictions } = answer;
-  const best = predictions[0];
-  const closest = best ? [" The closest match is ", nameOf(best), `, at ${percent(best.score)}.`] : [];
-  const known = model ? `the ${count(model.num_taxa, "plant")}` : "the plants";
-  const sentences = {
-    genus: () => ["A species of the genus ", { name: verdict.name }, "; the species is not certain."],
-    family: () => [`A species of the family ${verdict.name}; neither genus nor species is certain.`],
-    uncertain: () => ["The pictures do not show clearly which plant this is.", ...closest],
-    unknown_plant: () => [`It looks like a plant, but unlike ${known} that the model knows.`, ...closest],
-    not_a_plant: () => ["If it is one, fill the picture with a leaf or a flower and try again."],
-  };
-  return sentences[stateOf(answer)]?.() ?? null;
-}
-
-/** Returns the sentence that says how far a named verdict can be trusted, or null if nothing is known about that. */
-export function trustSentence({ verdict, discarded_mass: discarded = null }, model) {
-  if (verdict.name === null) return null;
-  if (verdict.promise) return promiseSentence(verdict);
-  if (discarded !== null) return "Only the plants of your choice were compared, so no test says how often such a name is right.";
-  return measuredSentence(model);
-}
-
-/** Words the test behind a promise: how many plants were named by this rank, how many wrongly, and what follows. */
-export function promiseSentence({ rank, promise }) {
-  const { max_risk: risk, confidence, num_named: named, num_wrong: wrong } = promise;
-  return `In a test, ${count(named, "plant was", "plants were")} named by ${rank}, and ${wrong === 0 ? "none" : wrong.toLocaleString("en-US")} wrongly. `
-    + `So at most ${percentExact(risk)} of such names are wrong, with ${percentExact(confidence)} confidence.`;
-}
-
-/** Returns what the model knows: the first sentence of its description, and how many species and genera. */
-export function knownSentence({ description = "", num_species: species, num_genera: genera }) {
-  const first = description.match(/^.*?[.!?](?=\s|$)/s)?.[0] ?? description; // older browsers know no lookbehind
-  const known = [species > 0 && count(species, "species", "species"), genera > 0 && count(genera, "genus", "genera")].filter(Boolean);
-  return `${first} It knows ${joined(known)}.`.trimStart();
-}
-
-/** Returns how good the scores were on the test pictures of the model, or null if the model does not say. */
-export function measuredSentence(model) {
-  const metric = (name) => model?.metrics?.find((candidate) => candidate.name === name);
-  const right = metric("top1_taxon") ?? metric("top1_output");
-  const error = model?.calibration ? model.calibration.ece : metric("ece"); // of the network that runs, if it is known
-  if (!right && !error) return null;
-  const facts = [
-    right && { ...right, words: `the first name was right for ${percent(right.value)}` },
-    error && { ...error, words: `scores were ${points(error.value)} percentage points away from the share of right names on average${range(error)}` },
-  ].filter(Boolean);
-  const pictures = facts.map(({ num_pictures: numPictures, data }) => `On ${count(numPictures, "picture")} of ${data}, `);
-  const [first, second = ""] = facts.map(({ words }) => words);
-  const joint = pictures[0] === pictures[1] ? ", and " : `. ${pictures[1]}`;
-  return `${pictures[0]}${first}${second && joint}${second}.${cautions(model, error)}`;
-}
-
-function cautions({ other_data: isOtherData = false, calibration = null }, error) {
-  const few = error && calibration !== null && calibration.num_pictures < FEW_PICTURES
-    && ` Only ${count(calibration.num_pictures, "picture")} calibrated the scores, so that distance is itself uncertain.`;
-  const other = isOtherData && " The model may have been trained on some of these pictures; then the figures are too good.";
-  return [few, other].filter(Boolean).join("");
-}
-
-const range = ({ interval_95: interval }) => (interval ? ` (95% interval ${points(interval[0])} to ${points(interval[1])})` : "");
-
-/** Returns the heading and the explanation of a set of candidates, or null if the set says nothing about this answer. */
-export function candidateWords(answer) {
-  const { candidates = null } = answer;
-  const state = stateOf(answer);
-  if (!candidates?.taxa.length || ["species", "unknown_plant", "not_a_plant"].includes(state)) return null;
-  const number = candidates.num_taxa;
-  const heading = number === 1 ? "Only this plant is left" : `One of these ${numberWord(number)}`;
-  return { heading, explanation: `${coverageSentence(candidates)}${uncalibratedSentence(candidates)}` };
-}
-
-/** Returns the line below a species: which other plants the set of candidates holds, or null. */
-export function alternativesSentence(answer) {
-  const { candidates = null, verdict } = answer;
-  if (!candidates?.taxa.length || stateOf(answer) !== "species") return null;
-  const others = candidates.taxa.filter((taxon) => taxon.scientific_name !== verdict.name);
-  const coverage = candidates.guarantee === null ? "" : ` ${coverageSentence(candidates)}`;
-  if (others.length) return ["Also possible: ", ...listedNames(others, candidates.num_taxa - candidates.taxa.length + others.length), `.${coverage}`];
-  return coverage ? `No other plant is on the list of candidates.${coverage}` : null;
-}
-
-function listedNames(taxa, number) {
-  const left = number - MAX_ALTERNATIVES;
-  const shown = (left > 0 ? taxa.slice(0, MAX_ALTERNATIVES) : taxa).map(nameOf);
-  const items = left > 0 ? [...shown, `${numberWord(left)} more`] : shown;
-  return items.flatMap((item, index) => {
-    if (index === 0) return [item];
-    return [index === items.length - 1 ? " and " : ", ", item];
-  });
-}
-
-function coverageSentence({ coverage, guarantee, score, num_taxa: number, measured = null }) {
-  if (guarantee === null) {
-    const sum = number === 1 ? "It has" : "Together they have";
-    return `${sum} ${percent(score)} of the probability; no test says how often such a list is right.`;
+  if (name === null || state === "contradictory") return { label: say(`card.label.${state}`), title: say(`card.title.${state}`), latin: null };
+  const label = say(`card.label.${isGuess(answer) ? "guess" : rank}`);
+  const best = answer.predictions.find((taxon) => [taxon.scientific_name, taxon.genus, taxon.family][["species", "genus", "family"].indexOf(rank)] === name);
+  if (rank === "species") {
+    const [common, ...others] = best?.common_names ?? [];
+    return { label, title: common ? capitalized(common) : nameOf(best ?? { scientific_name: name }), latin: common ? [nameOf(best), ...others.map((other) => ` · ${other}`)] : null };
   }
-  const average = guarantee === "macro" ? ", as an average over these plants" : "";
-  if (measured === null) return `Such a list is made to hold the right plant in ${percentExact(coverage)} of cases, if the model knows the plant${average}; how often it does was not measured.`;
-  const { covered, num_pictures: numPictures, data } = measured;
-  return `Such lists held the right plant in ${percent(covered)} of cases${range(measured)} on ${count(numPictures, "picture")} of ${data}${average}; ${percentExact(coverage)} was asked.`;
+  const latin = say(`card.latin.${rank}`, { name: rank === "genus" ? { name } : name });
+  const [common] = best?.common_names ?? [];
+  return common ? { label, title: say("card.title.or_relative", { name: capitalized(common) }), latin } : { label, title: latin, latin: null };
 }
 
-function uncalibratedSentence({ guarantee, num_uncalibrated_taxa: number }) {
-  if (guarantee === null || !number) return "";
-  return ` ${count(number, "plant that the model knows was", "plants that the model knows were")} not among those tested.`;
+/** Returns the species that the verdict names, or undefined. */
+export const namedSpecies = ({ verdict, predictions }) => predictions.find((taxon) => verdict.rank === "species" && taxon.scientific_name === verdict.name);
+
+const isGuess = ({ verdict }) => verdict.name !== null && !verdict.promise;
+
+/** Returns the sentence below the name, or null if the name says it all. */
+export function verdictSentence(answer, model) {
+  const state = stateOf(answer);
+  if (state === "species") return alternativesSentence(answer);
+  if (state === "unknown_plant" && model) return say("card.meaning.unknown_plant", { n: model.num_taxa });
+  return say(state === "unknown_plant" ? "card.meaning.unlike" : `card.meaning.${state}`);
+}
+
+/** Returns which other plants a species may be, by the set of candidates, or null. */
+function alternativesSentence({ candidates = null, verdict }) {
+  const others = (candidates?.taxa ?? []).filter((taxon) => taxon.scientific_name !== verdict.name);
+  return others.length ? say("card.alternatives", { names: joined(others.slice(0, MAX_NAMED).map(knownAs), "disjunction") }) : null;
+}
+
+/** Returns how far a name can be trusted, in words that anybody understands, or null without a name. */
+export function trustSentence(answer) {
+  const { promise, name } = answer.verdict;
+  if (name === null || stateOf(answer) === "contradictory") return null;
+  return promise ? say("card.trust.promise", rightOf(promise)) : say("card.trust.guess");
+}
+
+/** Returns in how many of how many answers a name is right at the least, as a promise says. */
+function rightOf({ max_risk: risk }) {
+  const n = ROUND_NUMBERS.find((all) => Math.abs(risk * all - Math.round(risk * all)) < 1e-9) ?? ROUND_NUMBERS.at(-1);
+  return { right: n - Math.ceil(risk * n - 1e-9), n };
+}
+
+/** Returns what is said where the answer rests on plants that were chosen, or null. */
+export function choiceSentence({ discarded_mass: mass = null }) {
+  return mass !== null && mass >= 0.5 ? say("card.outside_choice") : null;
 }
 
 /** Returns why a picture has no share, or null. */
 export function unusedSentence({ weight = null, plant_score: score = null }) {
-  return weight === 0 && score !== null ? "This picture was not used: it does not look like a plant." : null;
+  return weight === 0 && score !== null ? say("picture.unused") : null;
 }
 
-/** Returns how much of the probability a choice of plants left out, in words, or null if there was no choice. */
-export function discardedSentence({ discarded_mass: mass = null }) {
-  if (mass === null) return null;
-  if (mass < 0.05) return "Plants outside your choice played almost no part.";
-  if (mass < 0.5) return `Plants outside your choice had ${percent(mass)} of the probability, and were left out.`;
-  return `Plants outside your choice had most of the probability (${percent(mass)}), and were left out: this may well be one of them.`;
+/** Returns what a picture shows by itself: a guess, or that it says little. */
+export function aloneSentence({ predictions = [] }) {
+  const [best] = predictions;
+  return best && best.score >= SURE_ALONE ? say("picture.alone", { name: knownAs(best) }) : say("picture.unclear");
 }
 
 /** Returns why the place that was sent changed nothing, or null if it counts or none was sent. */
@@ -171,39 +119,48 @@ export function otherWarnings(answer) {
 
 /** Returns what a screen reader says when the answer arrives. */
 export function announcement(answer, model) {
-  const { name, score } = answer.verdict;
   const { label, title } = verdictHeading(answer);
-  if (name === null) return `${title}. ${plainText(verdictSentence(answer, model) ?? "")}`.trimEnd();
-  const [common] = commonNames(answer);
-  return `${label}: ${name}${common ? `, ${common}` : ""}, ${percent(score)}.`;
-}
-
-/** Returns the common names of a species that the verdict names. */
-export function commonNames({ verdict, predictions }) {
-  if (verdict.rank !== "species") return [];
-  return predictions.find((prediction) => prediction.scientific_name === verdict.name)?.common_names ?? [];
-}
-
-/** Returns a sentence as plain text. */
-export function plainText(sentence) {
-  return [sentence].flat().map((part) => part.name ?? part).join("");
+  const trust = trustSentence(answer) ?? verdictSentence(answer, model) ?? "";
+  return plainText([`${label}: `, title, ". ", trust].flat()).trimEnd();
 }
 
 /** Returns the label of the control that restricts the answer to a choice of plants. */
 export function choiceLabel(names) {
-  return names.length ? `Only ${joined(names, "or")}` : "Only some plants (optional)";
+  return names.length ? say("choice.only", { names: joined(names, "disjunction") }) : say("choice.title");
 }
 
-/** Returns what a search for a name found: how many plants, and what the name is if the service says so. */
-export function searchSentence({ species, total, status = null, message = null }, limit) {
-  if (status !== null && message) return message;
-  if (species.length === 0) return `None of the ${count(total, "plant")} that the model knows has this name.`;
-  if (species.length === limit) return `The first ${limit} matches; type more to narrow the search.`;
-  return `${count(species.length, "plant")}.`;
+/** Returns what a search for a name found: how many plants, what else the plant is called, or in which languages names are known. */
+export function searchSentence({ query, found: { species, status = null }, limit, model }) {
+  if (species.length === 0) return `${say("search.none", { query })} ${languagesSentence(model)}`;
+  if (status === "synonym") return say("search.synonym", { query, name: species[0].scientific_name });
+  if (species.length === limit) return say("search.first", { n: limit });
+  return say("count.plants", { n: species.length });
 }
+
+/** Returns in which languages plants have names, as a sentence. */
+export function languagesSentence(model) {
+  const languages = namedLanguages(model);
+  const names = languages.length > MAX_LANGUAGES ? [say("count.languages", { n: languages.length })] : languageNames(languages);
+  return say("search.languages", { languages: joined([...names, languageNames(["la"])[0]]) });
+}
+
+/** Returns that plants have no names in the language of the page, or null if they have some. */
+export function foreignNamesSentence(model) {
+  return model === null || namedLanguages(model).includes(language) ? null : languagesSentence(model);
+}
+
+/** An older service does not tell the languages; its names are English. */
+const namedLanguages = (model) => model?.languages ?? ["en"];
 
 /** Returns the name by which a search found a plant, such as a synonym, or "" if it stands among its other names. */
 export function foundByWords({ match = null, scientific_name: scientific, common_names: common, genus, family }) {
   if (match === null || [scientific, genus, family, ...common].includes(match.name)) return "";
-  return `also named ${match.name}`;
+  return say("search.also_named", { name: match.name });
+}
+
+/** Returns what the model knows: the first sentence of its description, and how many species and genera. */
+export function knownSentence({ description = "", num_species: species, num_genera: genera }) {
+  const first = description.match(/^.*?[.!?](?=\s|$)/s)?.[0] ?? description; // older browsers know no lookbehind
+  const known = [species > 0 && say("count.species", { n: species }), genera > 0 && say("count.genera", { n: genera })].filter(Boolean);
+  return `${first} ${say("known.counts", { counts: joined(known) })}`.trimStart();
 }

@@ -2,6 +2,7 @@
 
 import { storeKey, readKey } from "./key.js";
 import { secondsToWait } from "./retry.js";
+import { hasText, language, say } from "./text.js";
 import { upload } from "./upload.js";
 
 export const MAX_PICTURES = 5; // in one request
@@ -12,9 +13,9 @@ const UNAUTHORIZED = 401;
 
 /** A failure with a title and a detail for people; `index` is the position of the refused picture, from 0. */
 export class ServiceProblem extends Error {
-  constructor({ title, detail = "", status = null, index = null, requestId = null, retryAfterS = null, canRetry = true, needsKey = false }) {
+  constructor({ title, detail = "", code = null, status = null, index = null, requestId = null, retryAfterS = null, canRetry = true, needsKey = false }) {
     super(detail || title);
-    Object.assign(this, { title, detail, status, index, requestId, retryAfterS, canRetry, needsKey });
+    Object.assign(this, { title, detail, code, status, index, requestId, retryAfterS, canRetry, needsKey });
   }
 }
 
@@ -30,6 +31,7 @@ export class ServiceProblem extends Error {
 export function identify(files, { coverage, taxa, preview = false, where = null }, { signal, onSent }) {
   const form = new FormData();
   if (where !== null) for (const [name, value] of Object.entries(where)) form.append(name, value);
+  form.append("lang", language);
   if (preview) form.append("preview", "true");
   if (coverage !== null) form.append("coverage", coverage);
   for (const name of taxa) form.append("taxa", name);
@@ -52,7 +54,7 @@ export const takeBack = (id) => request(`/corrections/${encodeURIComponent(id)}`
 export const describeModel = () => request("/model");
 
 export function findSpecies(query, limit, signal) {
-  return request(`/species?${new URLSearchParams({ q: query, limit })}`, { signal });
+  return request(`/species?${new URLSearchParams({ q: query, limit, lang: language })}`, { signal });
 }
 
 export const describeTaxon = (id) => request(`/species/${encodeURIComponent(id)}`);
@@ -78,8 +80,8 @@ async function request(url, options = {}, send = fetch) {
 function keyProblem(key, body) {
   if (key && key === readKey()) storeKey("");
   return new ServiceProblem({
-    title: "This service requires an API key",
-    detail: key ? "The key that was entered is not valid." : "Ask the operator of the service for a key.",
+    title: say("problem.key"),
+    detail: say(key ? "problem.key.invalid" : "problem.key.ask"),
     requestId: body?.request_id ?? null,
     canRetry: false,
     needsKey: true,
@@ -88,16 +90,17 @@ function keyProblem(key, body) {
 
 function unreachableProblem() {
   return new ServiceProblem({
-    title: "The service did not answer",
-    detail: "Check that the service is running and that this device is connected to it. Very large pictures can also cause this problem.",
+    title: say("problem.gone"),
+    detail: say("problem.gone.detail"),
   });
 }
 
 function problemOf(response, body) {
   const known = body !== null && typeof body === "object" ? body : {};
   return new ServiceProblem({
-    title: known.title || `The service answered with status ${response.status}`,
-    detail: known.detail || (known.title ? "" : "The response gives no reason. The log of the service may have more information."),
+    code: known.code ?? null,
+    title: hasText(`problem.${known.code}`) ? say(`problem.${known.code}`) : known.title || say("problem.status", { status: String(response.status) }),
+    detail: known.detail || (known.title ? "" : say("problem.status.detail")),
     status: response.status,
     index: Number.isInteger(known.index) ? known.index : null,
     requestId: known.request_id ?? null,

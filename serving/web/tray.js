@@ -1,8 +1,8 @@
 // The tray of chosen pictures: adds files that are chosen, dropped or pasted, shows them, and lets the user remove them.
 
 import { element } from "./elements.js";
-import { count } from "./formats.js";
 import { MAX_PICTURES } from "./service.js";
+import { say } from "./text.js";
 
 const find = (id) => document.getElementById(id);
 
@@ -20,7 +20,7 @@ export function setUpTray(onChange) {
     const added = files.filter((file) => !pictures.some((picture) => isSameFile(picture.file, file)));
     const taken = added.slice(0, MAX_PICTURES - pictures.length);
     const numLeftOut = added.length - taken.length;
-    showNotice(numLeftOut ? `${count(numLeftOut, "picture")} left out: a request can have at most five.` : "");
+    showNotice(numLeftOut ? say("tray.left_out", { n: numLeftOut, most: MAX_PICTURES }) : "");
     if (!taken.length) return;
     for (const file of taken) {
       const picture = { file, tile: null };
@@ -69,7 +69,7 @@ export function setUpTray(onChange) {
 }
 
 function makeTile(file, onRemove) {
-  const name = file.name || "picture";
+  const name = file.name || say("tray.unnamed");
   const image = element("img", { className: "tile__image", decoding: "async", src: URL.createObjectURL(file) });
   image.addEventListener("error", () => image.replaceWith(placeholder(name, image.alt)), { once: true });
   const button = element("button", { className: "tile__remove", type: "button", onclick: onRemove });
@@ -79,17 +79,17 @@ function makeTile(file, onRemove) {
 
 /** Replaces a picture that this browser cannot show; the service may still be able to read it. */
 function placeholder(name, label) {
-  const extension = name.includes(".") ? name.split(".").pop().slice(0, 5).toUpperCase() : "File";
+  const extension = name.includes(".") ? name.split(".").pop().slice(0, 5).toUpperCase() : say("tray.file");
   return element("span", { className: "tile__image tile__image--none", role: "img", "aria-label": label },
     element("b", {}, extension), element("span", { className: "tile__name" }, name));
 }
 
 function number(tile, index) {
-  const label = `picture ${index + 1}, ${tile.dataset.name}`;
+  const label = say("tray.label", { n: index + 1, file: tile.dataset.name });
   const image = tile.querySelector(".tile__image");
   tile.classList.remove("tile--refused");
   tile.querySelector(".tile__number").textContent = String(index + 1);
-  tile.querySelector("button").setAttribute("aria-label", `Remove ${label}`);
+  tile.querySelector("button").setAttribute("aria-label", say("tray.remove_file", { n: index + 1, file: tile.dataset.name }));
   if (image instanceof HTMLImageElement) image.alt = label;
   else image.setAttribute("aria-label", label);
 }
@@ -104,7 +104,7 @@ function showCount(numPictures) {
   document.body.classList.toggle("has-pictures", numPictures > 0);
   find("tiles").hidden = find("tray-foot").hidden = numPictures === 0;
   find("dropzone").hidden = full;
-  find("choose-label").textContent = numPictures ? "Add pictures" : "Choose pictures";
+  find("choose-label").textContent = say(numPictures ? "tray.add" : "tray.choose");
 }
 
 function showNotice(text) {

@@ -57,6 +57,7 @@ def test_model_describes_the_bundle(client):
     assert card["thresholds"] == {"species": 0.5, "genus": 0.5, "family": 0.5}
     assert card["description"] == "Distinguishes colors."
     assert (card["num_taxa"], card["num_species"], card["num_genera"], card["example"]) == (5, 4, 1, None)
+    assert card["languages"] == ["en", "de", "pt"]
     assert (card["manifest_sha256"], card["trained_commit"], card["other_data"]) == ("", "unknown", False)
 
 

@@ -3,6 +3,8 @@
 import json
 import shutil
 import subprocess
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,10 @@ WEB = Path(__file__).resolve().parents[3] / "serving" / "web"
 
 # Reads one call a line, writes one result a line; undefined becomes null.
 DRIVER = """
+import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
+globalThis.document = { documentElement: { lang: process.argv[2] } };
+globalThis.fetch = async (path) => new Response(readFileSync(path.replace("/web/", "./")));
 for await (const line of createInterface({ input: process.stdin })) {
   const [file, name, args] = JSON.parse(line);
   let result;
@@ -46,18 +51,34 @@ class Page:
 
 
 @pytest.fixture(scope="session")
-def page(tmp_path_factory):
+def page_in(tmp_path_factory):
+    """Gives the page in a language."""
     node = shutil.which("node")
     if node is None:
-        pytest.skip("needs Node.js 16 or later; install it, on Debian with `apt-get install nodejs`")
+        pytest.skip("needs Node.js 18 or later; install it, on Debian with `apt-get install nodejs`")
     folder = tmp_path_factory.mktemp("page")
     for module in WEB.glob("*.js"):
         shutil.copy(module, folder)
+    shutil.copytree(WEB / "text", folder / "text")
     (folder / "package.json").write_text('{"type": "module"}')  # without it, Node.js takes .js for CommonJS
     (folder / "driver.mjs").write_text(DRIVER)
-    command = [node, folder / "driver.mjs"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield Page(process)
+    with ExitStack() as stack:
+
+        @cache
+        def start(language):
+            command = [node, folder / "driver.mjs", language]
+            return Page(
+                stack.enter_context(
+                    subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                )
+            )
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def page(page_in):
+    return page_in("en")
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def test_choice_of_plants_is_made_by_keyboard_and_sent(open_tab):
 def test_verdict_stands_in_the_first_screen_of_a_phone(open_tab, state, num_pictures):
     tab = open_tab("phone")
     tab.show({**STATES[state], "images": [picture(index, 0.2, 0.9) for index in range(num_pictures)]})
-    shown = [tab.page.query_selector(f".verdict__{part}") for part in ("name", "score", "meaning")]
+    shown = [tab.page.query_selector(f".verdict__{part}") for part in ("name", "trust")]
     bottoms = [part.bounding_box()["y"] + part.bounding_box()["height"] for part in shown if part]
     assert tab.page.evaluate("window.scrollY") == 0
     assert max(bottoms) <= VIEWS["phone"]["viewport"]["height"]

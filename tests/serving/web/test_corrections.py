@@ -21,15 +21,18 @@ def test_a_person_confirms_corrects_and_takes_back(browser, new_page, bundle_fol
         assert accessibility_faults(page) == []
         assert not scrolls_sideways(page)
         page.evaluate("document.addEventListener('corrected', ({ detail }) => { window.heard = detail; })")
-        page.get_by_role("button", name="Yes, Rosa canina").click()
+        page.get_by_role("button", name="Yes, Dog rose").click()
         page.get_by_text("Kept: Rosa canina, 0 photographs").wait_for()
         assert page.evaluate("heard.correction.name") == "Rosa canina"
+        assert page.get_by_text("Is that right?").is_hidden()
+        page.get_by_role("button", name="Take it back").click()
+        page.get_by_text("It is deleted.").wait_for()
         page.get_by_label("may keep my photograph").check()
         page.get_by_label("I am certain").check()
-        page.get_by_label("It is").fill("Crocus ver")
+        page.get_by_label("It is another plant").fill("Crocus ver")
         page.locator("option[value='Crocus vernus']").wait_for(state="attached")
-        page.get_by_label("It is").fill("Crocus vernus")
-        page.get_by_label("It is").press("Enter")
+        page.get_by_label("It is another plant").fill("Crocus vernus")
+        page.get_by_label("It is another plant").press("Enter")
         page.get_by_text("Kept: Crocus vernus, 1 photograph, for 365 days").wait_for()
         screenshot(page, f"correction_{view}")
         assert accessibility_faults(page) == []

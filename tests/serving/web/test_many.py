@@ -62,7 +62,7 @@ def test_each_photograph_gets_a_row_that_outlives_a_reload(new_page, running, vi
     chosen = [file(f"{number}.jpg", jpeg(color)) for number, color in enumerate((RED, GREEN, WHITE))]
     chosen[1]["name"] = "1.heic"  # the service looks at the bytes, the page at the name
     page.set_input_files("#files", [*chosen, file("text.jpg", b"no picture")])
-    page.get_by_text("4 photographs answered, 1 of them without an answer.").wait_for()
+    page.get_by_text("4 photographs answered. 1 of them has no answer.").wait_for()
     preview = page.locator("#rows img[src^='data:image/webp']")
     assert preview.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == SIDE_PX
     assert accessibility_faults(page) == []

@@ -37,7 +37,7 @@ def test_the_place_of_the_device_is_sent_coarsely_once_and_forgotten(browser, tm
         page.get_by_text("Place (optional)").click()
         page.get_by_role("button", name="Use where I am").click()
         page.get_by_text("33.9° S, 151.2° E.").wait_for()
-        page.get_by_text("Place or season decided").wait_for()
+        page.get_by_text("Place or season decided").wait_for(state="attached")
         sent = dict(page.evaluate("sent.splice(0)"))
         assert (sent["latitude"], sent["longitude"]) == ("-33.9", "151.2")
         screenshot(page, f"place_{view}")

@@ -1,0 +1,111 @@
+"""The texts of the page: each language has all of them, and the page speaks the one that a reader wants."""
+
+import json
+import re
+
+import pytest
+
+from tests.serving.web.conftest import WEB
+
+LANGUAGES = sorted(path.stem for path in (WEB / "text").glob("*.json"))
+CATALOGUES = {language: json.loads((WEB / "text" / f"{language}.json").read_text()) for language in LANGUAGES}
+ENGLISH = CATALOGUES["en"]
+PLURALS = {"zero", "one", "two", "few", "many", "other"}
+
+
+def forms(text):
+    """The forms of a text: itself, or one for each kind of number."""
+    return [text] if isinstance(text, str) else list(text.values())
+
+
+def placeholders(text):
+    return {name for form in forms(text) for name in re.findall(r"\{(\w+)\}", form)}
+
+
+def first_argument(code):
+    """The first argument of a call, of which `code` starts after the parenthesis."""
+    depth = 0
+    for at, sign in enumerate(code):
+        depth += (sign in "([{") - (sign in ")]}")
+        if depth < 0 or (sign == "," and depth == 0):
+            return code[:at]
+    return code
+
+
+def wanted():
+    """Expressions of all keys that the page asks for; a variable part of a key is any word."""
+    found = set()
+    for path in WEB.glob("*.js"):
+        code = path.read_text()
+        for call in re.finditer(r"\b(?:say|hasText)\(", code):
+            argument = first_argument(code[call.end() :])
+            found |= {re.escape(key) for key in re.findall(r'"([\w.]+\.[\w.]+)"', argument)}
+            for template in re.findall(r"`([^`]+)`", argument):
+                found.add(re.sub(r"\\\$\\\{.*?\\\}(?=\\\.|$)", r"\\w+", re.escape(template)))
+    for path in WEB.glob("*.html"):
+        found |= {re.escape(key) for key in re.findall(r"\{\{(\w+\.[\w.]+)\}\}", path.read_text())}
+    return found | {re.escape("language.name")}  # in the links to the languages
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_language_has_every_text_with_the_same_placeholders(language):
+    texts = CATALOGUES[language]
+    assert sorted(texts) == sorted(ENGLISH)
+    for key, text in texts.items():
+        assert placeholders(text) == placeholders(ENGLISH[key]), key
+        assert all(form.strip() == form != "" for form in forms(text)), key
+        assert isinstance(text, str) or ("other" in text and text.keys() <= PLURALS), key
+
+
+def test_the_page_asks_for_exactly_the_texts_that_there_are():
+    keys = wanted()
+    assert [key for key in keys if not any(re.fullmatch(key, known) for known in ENGLISH)] == []
+    assert [known for known in ENGLISH if not any(re.fullmatch(key, known) for key in keys)] == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_number_chooses_the_form_of_a_text(page_in, language):
+    one, many = (page_in(language)("text.js", "say", "count.plants", {"n": n}) for n in (1, 12345))
+    assert one.startswith("1 ")
+    assert re.match(r"12\D?345 ", many)
+    assert one.split()[-1] != many.split()[-1]
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "language"),
+    [
+        ("/", {}, "en"),
+        ("/", {"accept-language": "de-AT,de;q=0.9,en;q=0.5"}, "de"),
+        ("/", {"accept-language": "nl, fr;q=0.8, es;q=0.9"}, "es"),
+        ("/", {"accept-language": "nl"}, "en"),
+        ("/", {"accept-language": "de", "cookie": "lang=fr"}, "fr"),
+        ("/web/many.html?lang=es", {"accept-language": "de", "cookie": "lang=fr"}, "es"),
+        ("/?lang=../../etc", {"accept-language": "de"}, "de"),
+    ],
+)
+def test_the_page_comes_in_the_language_that_was_chosen_or_that_the_browser_wants(client, address, headers, language):
+    client.cookies.clear()
+    page = client.get(address, headers=headers)
+    assert f'<html lang="{language}">' in page.text
+    assert "{{" not in page.text
+    assert f'lang="{language}" aria-current=true>{CATALOGUES[language]["language.name"]}</a>' in page.text
+
+
+def test_the_language_that_was_chosen_is_remembered(client):
+    client.cookies.clear()
+    german = client.get("/?lang=de")
+    cookie = german.headers["set-cookie"]
+    assert "lang=de" in cookie
+    assert "Max-Age=31536000" in cookie
+    assert CATALOGUES["de"]["nav.many"] in client.get("/web/many.html").text
+    assert "set-cookie" not in client.get("/").headers
+    client.cookies.clear()
+
+
+def test_a_page_that_a_browser_keeps_is_not_taken_for_one_in_another_language(client):
+    client.cookies.clear()
+    kept = client.get("/", headers={"accept-language": "de"})
+    known = {"if-none-match": kept.headers["etag"]}
+    assert client.get("/", headers={"accept-language": "de", **known}).status_code == 304
+    assert client.get("/", headers={"accept-language": "fr", **known}).status_code == 200
+    assert "last-modified" not in kept.headers
