@@ -1,7 +1,8 @@
 """Program: from nothing, or from a folder of your own, to a bundle that the service can serve.
 
-python training/flora.py mini --root data/raw --out floras/mini
-python training/flora.py my_plants --out floras/mine
+Examples:
+  python training/flora.py mini --root data/raw --out floras/mini   several thousand species from public data sets
+  python training/flora.py my_plants --out floras/mine              a folder of class folders
 
 It starts the programs that stand beside it, one after another: download, prepare, train, export, evaluate, promote. A
 step reads what the step before has left in OUT. The same command continues a run that was interrupted. For several GPUs
@@ -65,13 +66,13 @@ class Command(Section, frozen=True, kw_only=True):
     root: Path = Path("data/raw")
     """Folder for the downloads."""
     recipe: str = ""
-    """Another recipe than the flora's; of a folder `own_folder`."""
+    """Name or TOML file of a recipe; default: the flora's, or `own_folder` for a folder."""
     without: tuple[str, ...] = ()
     """Data sets of the collection to leave out."""
     mirror: str = ""
     """Address of a copy of the downloads."""
     yes: bool = False
-    """Do not ask before the download."""
+    """Agree to the download and its licenses, without being asked."""
     dry_run: bool = False
     """Print the commands, which steps are done, the sizes of the downloads, and forecasts of the training. Of the
     downloads, only lists of files are fetched."""
@@ -182,8 +183,8 @@ def read_flora(path: Path) -> Flora:
         RecipeError: There is no such flora, or it cannot be used.
     """
     known = sorted(RECIPES.glob("flora_*.toml"))
-    name = path if path.is_file() or path.suffix else Path(f"flora_{path}")
-    content, origin = read_toml(name, known=known, what="flora")
+    name = path if path.is_file() or path.suffix else Path(f"flora_{str(path).removeprefix('flora_')}")
+    content, origin = read_toml(name, known=known, what="folder or flora")
     return check_section(content, Flora, origin, what="flora")
 
 

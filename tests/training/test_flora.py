@@ -57,7 +57,7 @@ def test_a_dry_run_without_a_network_says_so_and_goes_on(tmp_path, capsys, monke
         raise NoAnswer("the server cannot be reached")
 
     monkeypatch.setattr(module, "download", no_network)
-    run(Command(flora=Path("mini"), out=tmp_path / "out", dry_run=True))
+    run(Command(flora=Path("flora_mini"), out=tmp_path / "out", dry_run=True))
     assert "  the server cannot be reached.\nprepare: " in capsys.readouterr().out
 
 
@@ -104,7 +104,7 @@ def test_lists_of_the_data_set_reach_training_and_export(tmp_path):
 
 
 def test_an_unknown_flora_is_one_clear_error(tmp_path):
-    with pytest.raises(RecipeError, match="no such flora"):
+    with pytest.raises(RecipeError, match="no such folder or flora"):
         run(Command(flora=Path("nothing"), out=tmp_path, dry_run=True))
 
 
