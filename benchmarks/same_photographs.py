@@ -30,7 +30,7 @@ from training.bundling.unknown_plants import UnknownPlant, UnknownPlants, names_
 from training.comparison import UNKNOWN_TAXON, frozen_set
 from training.dataset.manifest import Manifest
 from training.evaluation.answers import coverage_figures
-from training.evaluation.pictures import PictureFiles, Pictures
+from training.evaluation.pictures import PictureFiles, Pictures, bundle_network
 from training.loading.negatives import UNKNOWN_PLANT, list_negatives
 
 _COVERAGE: Final = 0.9
@@ -118,7 +118,7 @@ def measure_both(command: SamePhotographs) -> Result:
 
 def measure(bundle: Bundle, manifest: Manifest, shared: Whole, command: SamePhotographs) -> Answers:
     """Measures one bundle; `shared` are the rows whose taxa both bundles know."""
-    model, network, spec = bundle.answer_model("fp32"), bundle.network_path("fp32"), bundle.record.input
+    model, network, spec = bundle.answer_model("fp32"), bundle_network(bundle, "fp32"), bundle.record.input
     first = {output.taxon_id: at for at, output in reversed(list(enumerate(bundle.taxonomy.outputs)))}
     ids = [output.taxon_id for output in manifest.taxonomy.outputs]
     rows = manifest.rows_of("test")
@@ -159,7 +159,7 @@ def measure(bundle: Bundle, manifest: Manifest, shared: Whole, command: SamePhot
 
 def _unknown(bundle: Bundle, model: AnswerModel, command: SamePhotographs) -> Iterator[UnknownFigures]:
     """Yields the figures of each list of strangers, and of the things."""
-    network, spec = bundle.network_path("fp32"), bundle.record.input
+    network, spec = bundle_network(bundle, "fp32"), bundle.record.input
     for given in command.strangers:
         listed = list_negatives((given,), label=UNKNOWN_PLANT)
         named = map(UnknownPlant, listed.paths, listed.scientific_names, listed.sources)

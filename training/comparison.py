@@ -26,8 +26,8 @@ from models.scoring import decide
 from models.taxonomy import Taxonomy
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.pictures import Pictures, run_side_by_side
-from training.evaluation.predictions import Plants, plants_of, store_outputs
+from training.evaluation.pictures import Pictures, bundle_network
+from training.evaluation.predictions import Plants, plants_of
 from training.evaluation.split_metrics import tango_interval
 
 MOST_LOSS: Final = 0.005
@@ -307,11 +307,10 @@ def _mean(flags_N: Flags, weight_N: Doubles) -> float:
 
 def _answers(bundle: Bundle, precision: Precision, pictures: Pictures, ids_N: npt.NDArray[np.str_]) -> Answers:
     """Runs a bundle on pictures, each alone; the right taxon of each has this id."""
-    session = bundle.open_session(precision, num_threads=1)
     model = bundle.answer_model(precision)
     output_of = {output.taxon_id: index for index, output in enumerate(bundle.taxonomy.outputs)}
     labels_N = np.array([output_of.get(taxon_id, 0) for taxon_id in ids_N])  # any output for a stranger
-    scores = store_outputs(run_side_by_side(session, pictures.pixels())).score(model, labels_N)
+    scores = pictures.outputs(bundle_network(bundle, precision)).score(model, labels_N)
     decisions = decide(scores, model)
     return Answers(
         scores.top_k_hits(1),

@@ -4,8 +4,7 @@ python training/evaluate.py --data DATA --bundle DIR [--checkpoint FILE] [--nega
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,7 @@ from models.text_table import as_csv
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.evaluation.answers import describe_answers, describe_share, judge_answers
-from training.evaluation.predictions import Outputs, Predictions, store_outputs
+from training.evaluation.predictions import Predictions
 from training.evaluation.provenance import OTHER_DATA, is_other_data, require_same_outputs
 from training.evaluation.split_metrics import (
     ClassMetrics,
@@ -45,7 +44,7 @@ from training.toml_file import Section
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
-    from training.evaluation.pictures import Pixels
+    from training.evaluation.pictures import Network, Pixels
 
 
 class Evaluate(Section, frozen=True, kw_only=True):
@@ -93,8 +92,7 @@ class Subject(msgspec.Struct, frozen=True):
     """A network to measure: a checkpoint or a bundle."""
 
     name: str
-    run: Callable[[Iterator["Pixels"]], Iterator[NetworkOutput]]
-    """Batches of network inputs, each of shape (batch, 3, height, width) -> the outputs of each batch."""
+    run: "Network"
     input: InputSpec
     output_keys: tuple[str, ...]
     temperature: float
@@ -112,7 +110,7 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
             other data and `other_data` is not set. Or further pictures are given without a bundle, or cannot be read.
             Or suspects are asked for without a folder, or no label can be judged.
     """
-    from training.evaluation.pictures import PictureFiles
+    from training.evaluation.pictures import PictureFiles, pictures_of
 
     if command.suspects and command.out is None:
         remedy = "give --out DIR, or leave out --suspects"
@@ -129,7 +127,9 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
     for subject in subjects:
         require_same_outputs(manifest, subject.output_keys, subject.name)
         other_data = is_other_data(manifest, subject.trained_with, subject.name, allowed=command.other_data)
-        predictions, outputs = measure(subject, manifest, command.split, command.workers, command.out)
+        pictures = pictures_of(manifest, command.split, subject.input, command.workers)
+        outputs = pictures.outputs(subject.run, command.out)
+        predictions = pictures.predictions(outputs, AnswerModel(manifest.taxonomy, subject.temperature))
         evaluation = evaluate_predictions(
             predictions,
             manifest,
@@ -141,10 +141,8 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         results.append((evaluation, predictions))
         files = {} if command.out is None else _reports(evaluation, predictions, manifest)
         if subject.bundle is not None:
-            network = subject.bundle.network_path(command.precision)
-            bf16 = command.precision == "bf16"
             others = {
-                name: PictureFiles(paths, subject.input).outputs(network, command.out, bf16=bf16)[0]
+                name: PictureFiles(paths, subject.input).outputs(subject.run, command.out)[0]
                 for name, paths in strangers.items()
             }
             # Labels are positions of outputs: the data may have other names, and other taxa that share outputs.
@@ -187,13 +185,12 @@ def _unknown_plants(command: Evaluate) -> dict[str, tuple[Path, ...]]:
 
 def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:
     """Returns a bundle's network, run one picture at a time as the service does on a CPU."""
-    from training.evaluation.pictures import run_side_by_side
+    from training.evaluation.pictures import bundle_network
 
-    session = bundle.open_session(precision, num_threads=1)
+    run = bundle_network(bundle, precision)
     temperature = bundle.network(precision).temperature
     record = bundle.record
     output_keys = bundle.taxonomy.output_keys
-    run = partial(run_side_by_side, session)
     return Subject("bundle", run, record.input, output_keys, temperature, record.manifest_sha256, bundle)
 
 
@@ -214,7 +211,7 @@ def _checkpoint_subject(path: Path, served: InputSpec | None) -> Subject:
     allow_tf32(device, False)  # single precision, which PyTorch's default for convolutions is not
     exported = ExportableNetwork(checkpoint.trained_network()).to(device).eval()
 
-    def run(batches: "Iterator[Pixels]") -> Iterator[NetworkOutput]:
+    def run(batches: "Iterable[Pixels]") -> Iterator[NetworkOutput]:
         for pixels in batches:
             with torch.inference_mode():
                 found = exported(torch.from_numpy(pixels).to(device, memory_format=torch.channels_last))
@@ -225,22 +222,6 @@ def _checkpoint_subject(path: Path, served: InputSpec | None) -> Subject:
     return Subject("checkpoint", run, spec, output_keys, temperature=1.0, trained_with=checkpoint.trained_with)
 
 
-def measure(
-    subject: Subject, manifest: Manifest, split: Split, workers: int, folder: Path | None = None
-) -> tuple[Predictions, Outputs]:
-    """Runs every picture of a split through a network with the outputs of the data, as it would be served.
-
-    The outputs are stored in the folder, see `StoredRows`; it is made if it does not exist.
-    """
-    from training.evaluation.pictures import pictures_of
-
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    pictures = pictures_of(manifest, split, subject.input, workers)
-    outputs = store_outputs(subject.run(pictures.pixels()), folder)
-    return pictures.predictions(outputs, AnswerModel(manifest.taxonomy, subject.temperature)), outputs
-
-
 def _write_suspects(command: Evaluate, subject: Subject, manifest: Manifest, *, other_data: bool) -> None:
     """Lists the training pictures whose label is probably wrong, and draws the worst beside what they may be."""
     from training.evaluation.drawings import draw_suspects
@@ -249,7 +230,7 @@ def _write_suspects(command: Evaluate, subject: Subject, manifest: Manifest, *, 
 
     assert command.out is not None  # `evaluate` has checked it
     pictures = pictures_of(manifest, "train", subject.input, command.workers)
-    features = store_outputs(subject.run(pictures.pixels()), command.out, with_logits=False).features
+    features = pictures.features(subject.run, command.out)
     found = judge_labels(features, pictures.taxa, pictures.plants, manifest.taxonomy)
     suspects = suspects_of(found)
     suspects = msgspec.structs.replace(suspects, rows=pictures.rows[suspects.rows])

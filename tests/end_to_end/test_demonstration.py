@@ -20,7 +20,7 @@ from serving.settings import Settings, find_bundle
 from tests.end_to_end.service import running_service
 from training.dataset.audit.examine import examine
 from training.dataset.manifest import Manifest
-from training.evaluation.pictures import Pictures
+from training.evaluation.pictures import Pictures, bundle_network
 from training.prepare import CACHE_FILE, Sources, prepare
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ class TestPhotographs:
         rows = flowers.rows_of("test")
         rows = rows[flowers.table["source"].take(rows).cast("string").to_numpy() == "flowers17"]
         pictures = Pictures(flowers, rows, bundle.record.input, "published test photographs")
-        outputs = pictures.outputs(bundle.network_path("fp32"))
+        outputs = pictures.outputs(bundle_network(bundle, "fp32"))
         taxa, temperature = bundle.taxonomy.taxa, bundle.network("fp32").temperature
         taxa_NT = taxon_probabilities(output_probabilities(outputs.logits[:], temperature), bundle.taxonomy)
         right = [flowers.taxonomy.taxa[taxon].taxon_id for taxon in pictures.taxa]

@@ -156,7 +156,7 @@ def test_pictures_that_judge_answers_need_a_bundle(finished_run, data, tmp_path)
 
 @pytest.mark.parametrize("flag", ["negatives", "unknown"])
 def test_a_missing_folder_is_named_with_its_flag_before_anything_is_measured(flag, bundle, data, tmp_path, monkeypatch):
-    monkeypatch.setattr("training.evaluate.measure", lambda *arguments: pytest.fail("measured"))
+    monkeypatch.setattr("training.evaluation.pictures.Pictures.outputs", lambda *arguments: pytest.fail("measured"))
     with pytest.raises(DataError, match=f"no such folder .*correct --{flag}"):
         evaluate(Evaluate(data=data, bundle=bundle.folder, workers=0, **{flag: tmp_path / "missing"}))
 
@@ -207,6 +207,6 @@ def test_without_suspects_no_sheet_of_an_earlier_evaluation_stays(finished_run, 
 
 
 def test_suspects_without_a_folder_are_refused_before_anything_is_measured(bundle, data, monkeypatch):
-    monkeypatch.setattr("training.evaluate.measure", lambda *arguments: pytest.fail("measured"))
+    monkeypatch.setattr("training.evaluation.pictures.Pictures.outputs", lambda *arguments: pytest.fail("measured"))
     with pytest.raises(DataError, match=r"has no folder.*give --out DIR"):
         evaluate(Evaluate(data=data, bundle=bundle.folder, suspects=True, workers=0))

@@ -29,7 +29,7 @@ from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.engine.checkpoint import Checkpoint
 from training.evaluation.answers import coverage_figures
-from training.evaluation.pictures import PictureFiles, Pictures, pictures_of
+from training.evaluation.pictures import PictureFiles, Pictures, network_file, pictures_of
 from training.evaluation.predictions import (
     Outputs,
     Predictions,
@@ -106,16 +106,13 @@ class CachedNetwork:
 
     def __init__(self, path: Path, folder: Path, *, bf16: bool = False) -> None:
         self.path = path
-        self.outputs: Callable[[Pictures], Outputs] = cache(
-            partial(Pictures.outputs, network=path, folder=folder, bf16=bf16)
-        )
+        network = network_file(path, bf16=bf16)
+        self.outputs: Callable[[Pictures], Outputs] = cache(partial(Pictures.outputs, network=network, folder=folder))
         """Gives the logits and features of pictures."""
-        self.features: Callable[[Pictures], Rows] = cache(
-            partial(Pictures.features, network=path, folder=folder, bf16=bf16)
-        )
+        self.features: Callable[[Pictures], Rows] = cache(partial(Pictures.features, network=network, folder=folder))
         """Gives the features alone: the logits of a million training pictures do not fit on a disk."""
         self.outputs_of_files: Callable[[PictureFiles], tuple[Outputs, Whole]] = cache(
-            partial(PictureFiles.outputs, network=path, folder=folder, bf16=bf16)
+            partial(PictureFiles.outputs, network=network, folder=folder)
         )
         """Gives logits and features of the pictures that can be read, and their positions."""
 

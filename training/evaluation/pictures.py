@@ -4,7 +4,7 @@ A batch would give other last bits. The figures of a bundle are those of picture
 is a run of its own, on one thread.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import track
 
+from models.bundle import Bundle
+from models.bundle_record import Precision
 from models.cores import cores
 from models.errors import DataError, PictureError
 from models.metrics import Whole
@@ -41,6 +43,8 @@ from training.recipe import DataRecipe
 
 Pixels = npt.NDArray[np.float32]
 """A network input or several, shape (..., 3, height, width)."""
+Network = Callable[[Iterable[Pixels]], Iterator[NetworkOutput]]
+"""Gives the outputs of each batch of network inputs."""
 _LEAST_FOLDERS: Final = 5  # as many as folds
 _FEW_PICTURES: Final = 200  # which are soon done
 
@@ -89,13 +93,13 @@ class Pictures(msgspec.Struct, frozen=True, eq=False):
         """Position of each picture's taxon, shape (num_pictures,)."""
         return self.manifest.taxonomy.taxon_of_output[self.labels]
 
-    def outputs(self, network: Path, folder: Path | None = None, *, bf16: bool = False) -> Outputs:
-        """Runs a network file; see `run_network`."""
-        return run_network(network, self.pixels(), folder, bf16=bf16)
+    def outputs(self, network: Network, folder: Path | None = None) -> Outputs:
+        """Runs a network, and stores its outputs in the folder, see `StoredRows`."""
+        return store_outputs(network(self.pixels()), folder)
 
-    def features(self, network: Path, folder: Path | None = None, *, bf16: bool = False) -> Rows:
-        """Runs a network file, and stores the features alone; see `run_network`."""
-        return run_network(network, self.pixels(), folder, bf16=bf16, with_logits=False).features
+    def features(self, network: Network, folder: Path | None = None) -> Rows:
+        """Runs a network, and stores the features alone."""
+        return store_outputs(network(self.pixels()), folder, with_logits=False).features
 
     def predictions(self, outputs: Outputs, model: AnswerModel) -> Predictions:
         """Returns what the service would say of each of these pictures, from a network's outputs for them."""
@@ -127,15 +131,15 @@ class PictureFiles(msgspec.Struct, frozen=True):
     name: str = "pictures without a plant"
     """What they are, in words."""
 
-    def outputs(self, network: Path, folder: Path | None = None, *, bf16: bool = False) -> tuple[Outputs, Whole]:
-        """Runs a network file, see `run_network`; pictures that cannot be read are left out.
+    def outputs(self, network: Network, folder: Path | None = None) -> tuple[Outputs, Whole]:
+        """Runs a network, and stores its outputs in the folder; pictures that cannot be read are left out.
 
         Also returns the positions of those that can be read.
         """
         readable: list[int] = []
         pictures = self._pixels(readable)
         batches = iter(lambda: list(islice(pictures, BATCH_SIZE)), [])
-        outputs = run_network(network, map(np.stack, batches), folder, bf16=bf16)
+        outputs = store_outputs(network(map(np.stack, batches)), folder)
         return outputs, np.array(readable)
 
     def groups(self, positions: Whole) -> Whole:
@@ -161,19 +165,26 @@ class PictureFiles(msgspec.Struct, frozen=True):
             )
 
 
-def run_network(
-    network: Path, batches: Iterable[Pixels], folder: Path | None, *, bf16: bool, with_logits: bool = True
-) -> Outputs:
-    """Runs a network file on each picture alone, on all cores; stores the outputs as `StoredRows`.
+def network_file(path: Path, *, bf16: bool = False) -> Network:
+    """Returns what runs a network file, opened when it runs: each picture alone, on all cores.
 
-    `bf16` computes in bfloat16 with OpenVINO, rather than with ONNX Runtime. Without logits these rows are empty.
+    `bf16` computes in bfloat16 with OpenVINO, rather than with ONNX Runtime.
     """
-    session: NetworkSession
-    if bf16:
-        session = OpenVinoSession(network, bf16=True, num_threads=1, num_runs=cores())
-    else:
-        session = OnnxSession(network, num_threads=1)
-    return store_outputs(run_side_by_side(session, batches), folder, with_logits=with_logits)
+
+    def run(batches: Iterable[Pixels]) -> Iterator[NetworkOutput]:
+        session: NetworkSession
+        if bf16:
+            session = OpenVinoSession(path, bf16=True, num_threads=1, num_runs=cores())
+        else:
+            session = OnnxSession(path, num_threads=1)
+        return run_side_by_side(session, batches)
+
+    return run
+
+
+def bundle_network(bundle: Bundle, precision: Precision) -> Network:
+    """Returns what runs a network of a bundle, see `network_file`."""
+    return network_file(bundle.network_path(precision), bf16=precision == "bf16")
 
 
 def _shown(batches: Iterable[_Item], name: str, num_pictures: int, batch_size: int = 1) -> Iterable[_Item]:

@@ -114,11 +114,13 @@ class Outputs(NamedTuple):
 
 
 def store_outputs(batches: Iterable[NetworkOutput], folder: Path | None = None, *, with_logits: bool = True) -> Outputs:
-    """Writes the outputs of a network, one batch or more, to disk; see `StoredRows`. Without logits, theirs are empty.
+    """Writes the outputs of a network, one batch or more, to a folder, which is made; without logits, theirs are empty.
 
     Raises:
         OSError: They could not be written.
     """
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     logits = StoredRows(folder)
     features = StoredRows(folder)
     for batch in batches:
