@@ -8,6 +8,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Final, Literal
 
+from models.atomic_file import replaced
 from models.errors import DataError
 
 _SEPARATORS: Final = ",;\t|"
@@ -127,6 +128,12 @@ def as_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
     writer.writerow(columns)
     writer.writerows(rows)
     return text.getvalue().encode()
+
+
+def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Writes a table as CSV; the file is whole, or as it was before."""
+    with replaced(path) as stream:
+        stream.write(as_csv(columns, rows))
 
 
 def _columns(

@@ -8,7 +8,6 @@ Commands:
   python -m serving.corrections delete DIR ID...                          with their pictures
 """
 
-import csv
 import re
 import shutil
 from collections import defaultdict
@@ -29,6 +28,7 @@ import tyro
 from models.errors import InputError
 from models.metrics import NUM_BINS, calibration_error, reliability_bins, share
 from models.preprocess import sniff_format
+from models.text_table import write_csv
 from serving.corrections.record import Correction
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ def export(command: Export, store: "Store") -> str:
             value=said,
             remedy="review some, or ask fewer people to agree",
         )
-    with (draft / TABLE_FILE).open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream).writerows([("path", "scientific_name", "group", "model"), *rows.values()])
+    write_csv(draft / TABLE_FILE, ("path", "scientific_name", "group", "model"), rows.values())
     draft.rename(command.out)
     return f"{said}. Next: python training/prepare.py table {command.out / TABLE_FILE} --out DATA"
 

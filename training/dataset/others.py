@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from models.atomic_file import replaced
 from models.errors import DataError
-from models.text_table import as_csv
+from models.text_table import write_csv
 from training.dataset.classes import Classes
 from training.dataset.sources.json_layouts import choose_alike, read_negatives
 from training.dataset.sources.record import LeftOut, SourceContents
@@ -124,5 +123,4 @@ def write_list(path: Path, others: Sequence[Other], roots: Mapping[str, Path]) -
     # Behind a symbolic link `..` is another folder.
     relative = {source: os.path.relpath(root.resolve(), path.parent.resolve()) for source, root in roots.items()}
     rows = ((f"{relative[each.source]}/{each.path}", *each[2:])[: len(columns)] for each in others)
-    with replaced(path) as stream:
-        stream.write(as_csv(columns, rows))
+    write_csv(path, columns, rows)

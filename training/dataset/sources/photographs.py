@@ -4,20 +4,18 @@ Those that are in the folder already are not asked for again, so the same comman
 tries again what failed.
 """
 
-import codecs
-import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 from rich.progress import track
 
-from models.atomic_file import replaced
 from models.errors import DataError
+from models.text_table import write_csv
 from training.dataset.transfer import Fetcher, NoAnswer, RemoteFile
 from training.processes import in_order
 
@@ -84,25 +82,19 @@ def import_photographs(
         listed.setdefault(each.path, each)
     urls = {path: each.url for path, each in listed.items() if each.url}
     failed = _fetch_all(urls, table.parent, Fetcher(attempts=_ATTEMPTS, pause_s=pause_s), at_once)
-    rows = [{"path": path, **each.cells} for path, each in listed.items() if path not in failed]
+    found = {path: each.cells for path, each in listed.items() if path not in failed}
     left_out = left_out + Counter(f"not fetched: {error.value or error.limit}" for error in failed.values())
-    reasons = [{"path": path, "url": urls[path], "reason": error} for path, error in failed.items()]
+    reasons = [(path, urls[path], error) for path, error in failed.items()]
     if reasons:
-        _write_csv(table.with_name(FAILED_FILE), reasons)
+        write_csv(table.with_name(FAILED_FILE), ("path", "url", "reason"), reasons)
     else:
         table.with_name(FAILED_FILE).unlink(missing_ok=True)
-    if not rows:
+    if not found:
         told = "; ".join(f"{reason}: {count:,}" for reason, count in left_out.most_common(3))
         raise DataError("no photograph is left", value=told or "an empty list", remedy="see what was left out")
-    _write_csv(table, rows)
-    return Imported(table, len(rows), left_out)
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    with replaced(path) as stream:
-        writer = csv.DictWriter(codecs.getwriter("utf-8")(stream), list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    columns = next(iter(found.values())).keys()
+    write_csv(table, ("path", *columns), ((path, *map(cells.get, columns)) for path, cells in found.items()))
+    return Imported(table, len(found), left_out)
 
 
 def _fetch_all(urls: Mapping[str, str], out: Path, fetcher: Fetcher, at_once: int) -> dict[str, DataError]:
