@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from models.arrays import Doubles, Flags
 from models.calibration import CoverageKind, Cutoffs
-from models.harmful import LARGEST_LEFT_OUT
+from models.harmful import HARMFUL_GENERA, LARGEST_LEFT_OUT, HarmfulGenus
 from models.place import PlaceModel, Where
 from models.ranking import (
     RANKS,
@@ -94,6 +94,16 @@ class PictureAnswer(msgspec.Struct, frozen=True):
     """None if the answer does not rest on a place."""
 
 
+class PossibleHarm(msgspec.Struct, frozen=True):
+    """A harmful genus that the plant may belong to."""
+
+    genus: HarmfulGenus
+    score: float
+    """Its probability, by all pictures together or by one alone, whichever is higher."""
+    taxon: RankedTaxon
+    """Its most likely taxon."""
+
+
 class PlantAnswer(msgspec.Struct, frozen=True):
     """The answer about one plant."""
 
@@ -113,6 +123,9 @@ class PlantAnswer(msgspec.Struct, frozen=True):
     look_alikes: list[RankedTaxon] = []
     """Taxa that the species of the verdict is often taken for on calibration plants, the most likely first; without
     those that the client ruled out."""
+    harmful: list[PossibleHarm] = []
+    """Harmful genera that are likely, or have a taxon among the candidates or the look-alikes; empty where the verdict
+    is that there is no plant."""
 
 
 def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, question: Question) -> PlantAnswer:
@@ -150,10 +163,10 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         sentence = _what_place_decided(place.vision_T, taxa_T, model.place, question.where, model.taxonomy)
         verdict = replace(verdict, reason=f"{verdict.reason} {sentence}".rstrip())
     verdict, look_alikes = _with_look_alikes(verdict, taxa_T, model, allowed_T)
-    discarded_mass = None
-    if allowed_T is not None:
-        discarded_mass = float(min(probabilities(combined_O, model)[~allowed_T].sum(), 1.0))
+    discarded = None if allowed_T is None else probabilities(combined_O, model)[~allowed_T].sum()
     is_known = verdict.rank != "not_a_plant" and not verdict.unknown_plant
+    candidates = _candidates(alone_BT, weight_B > 0, taxa_T, model, question, is_known=is_known)
+    scores_BT = np.vstack([taxa_T, alone_BT[weight_B > 0]])
     return PlantAnswer(
         verdict=verdict,
         taxa=best_taxa(taxa_T, model.taxonomy, question.top_k),
@@ -169,10 +182,11 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
             for index, weight in enumerate(weight_B)
         ],
         plant_score=None if plant_N is None else float(plant_N[0]),
-        candidates=_candidates(alone_BT, weight_B > 0, taxa_T, model, question, is_known=is_known),
-        discarded_mass=discarded_mass,
+        candidates=candidates,
+        discarded_mass=None if discarded is None else min(float(discarded), 1.0),
         place=place,
         look_alikes=look_alikes,
+        harmful=_possible_harm(scores_BT, verdict, candidates, look_alikes, model.taxonomy),
     )
 
 
@@ -226,6 +240,37 @@ def _warnings(scores: Scores, column: int, taxa_T: Doubles, taxonomy: Taxonomy) 
         for genus, score_N, left_out_NR in harm_left_out(genera_NG, scores.position_NR, taxonomy)
         if left_out_NR[0, column]
     ]
+
+
+def _possible_harm(
+    scores_BT: Doubles,
+    verdict: Verdict,
+    candidates: Candidates | None,
+    look_alikes: list[RankedTaxon],
+    taxonomy: Taxonomy,
+) -> list[PossibleHarm]:
+    """Returns the harmful genera that the plant may belong to.
+
+    Args:
+        scores_BT: Probabilities on all pictures together, then on each picture that counts.
+        verdict: Of all pictures together; without a plant there is no harm.
+        candidates: Of all pictures together, or None.
+        look_alikes: What the species of the verdict is often taken for.
+        taxonomy: The taxa of the model.
+    """
+    if verdict.rank == "not_a_plant":
+        return []
+    listed = {each.taxon.genus for each in [*look_alikes, *(candidates.taxa if candidates is not None else [])]}
+    found: list[PossibleHarm] = []
+    names = taxonomy.genera.names
+    for genus in (each for each in HARMFUL_GENERA if each.name in names):
+        at = np.flatnonzero(taxonomy.genera.of_taxon == names.index(genus.name))
+        score = float(scores_BT[:, at].sum(axis=1).max())
+        if score > LARGEST_LEFT_OUT or genus.name in listed:
+            best = at[scores_BT[:, at].max(axis=0).argmax()]
+            taxon = RankedTaxon(taxonomy.taxa[best], float(scores_BT[0, best]))
+            found.append(PossibleHarm(genus, min(score, 1.0), taxon))
+    return found
 
 
 def shared_ranks(allowed_T: Flags | None, taxonomy: Taxonomy) -> frozenset[Rank]:

@@ -40,6 +40,7 @@ from serving.pages import IDENTIFY_BODY, OPTIONAL_KEY, PREFER, operation, proble
 from serving.schemas import (
     PLACE_REASONS,
     CandidatesView,
+    HarmView,
     Identification,
     ImageView,
     ModelName,
@@ -420,6 +421,11 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
         uses_place=plant.place is not None,
         place=_place_use(answered),
         look_alikes=predictions(plant.look_alikes, plant.place),
+        harmful=[
+            HarmView(each.genus.name, each.genus.harm, each.genus.effect, each.score, taxon)
+            for each in plant.harmful
+            for taxon in predictions([each.taxon], plant.place)
+        ],
         images=[_image_view(answered, index, predictions) for index in range(len(answered.sizes))],
         warnings=answered.warnings,
     )

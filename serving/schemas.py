@@ -15,6 +15,7 @@ from typing_extensions import Doc
 from models.bundle_record import MeasuredCoverage
 from models.calibration import CoverageKind
 from models.exif import Latitude, Longitude
+from models.harmful import Harm
 from models.place import Where
 from models.ranking import RankedGroup, Verdict
 from models.taxonomy import LANGUAGE, Rank
@@ -131,6 +132,20 @@ class PlaceUse(msgspec.Struct, frozen=True):
         return cls(code == "used", code, PLACE_REASONS[code])
 
 
+class HarmView(msgspec.Struct, frozen=True):
+    """A harmful genus that the plant may belong to: say so above every name."""
+
+    genus: str
+    harm: Harm
+    """How it harms, for programs: `touch` harms who touches it."""
+    effect: str
+    """What its plants do, after "which" in an English sentence."""
+    score: float
+    """Its probability, by all pictures together or by one alone, whichever is higher."""
+    prediction: Prediction
+    """Its most likely taxon."""
+
+
 class Identification(msgspec.Struct, frozen=True):
     """The answer about one plant."""
 
@@ -156,6 +171,9 @@ class Identification(msgspec.Struct, frozen=True):
     look_alikes: list[Prediction] = []
     """Taxa that the species of the verdict is often taken for on calibration plants, the most likely first; at most
     three, none of them ruled out by the parameter `taxa`; empty for another rank, and if the model knows none."""
+    harmful: list[HarmView] = []
+    """Harmful genera whose score is above 0.02 or which have a taxon among `candidates` or `look_alikes`; empty if the
+    pictures show no plant."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):

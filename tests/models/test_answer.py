@@ -303,5 +303,25 @@ def test_a_harmless_plant_is_not_named_while_a_harmful_genus_is_likely():
     assert named(0.03, 0.95, 0.01, 0.01) == "Toxicodendron radicans"
 
 
+def harmful(*pictures, **changes):
+    """Genus, taxon and score of each harmful genus in the answer about the pictures with these probabilities."""
+    model = AnswerModel(IVY, 1.0, **changes)
+    answer = answer_plant(np.log(pictures), np.ones((len(pictures), NUM_FEATURES)), model, Question())
+    return [(each.genus.name, each.taxon.taxon.scientific_name, round(each.score, 3)) for each in answer.harmful]
+
+
+def test_an_answer_tells_a_harmful_genus_that_is_likely_whatever_it_names():
+    assert harmful((0.96, 0.015, 0.015, 0.01)) == [("Toxicodendron", "Toxicodendron radicans", 0.03)]
+    assert harmful((0.02, 0.02, 0.95, 0.01)) == [("Toxicodendron", "Toxicodendron vernix", 0.97)]
+    assert harmful((0.96, 0.005, 0.005, 0.03)) == []
+
+
+def test_an_answer_tells_a_harmful_genus_that_one_picture_shows_or_that_is_a_look_alike():
+    rare = (0.9, 0.0001, 0.0001, 0.0998)
+    assert harmful(rare, (0.2, 0.05, 0.0001, 0.7499), rare) == [("Toxicodendron", "Toxicodendron radicans", 0.05)]
+    assert harmful(rare, look_alikes={0: (2, 3)}) == [("Toxicodendron", "Toxicodendron radicans", 0.0)]
+    assert harmful(rare, look_alikes={0: (3,)}) == []
+
+
 def test_a_client_can_rule_a_harmful_genus_out():
     assert named(0.96, 0.015, 0.015, 0.01, allowed=(0, 3)) == "Parthenocissus quinquefolia"

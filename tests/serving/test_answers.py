@@ -61,13 +61,14 @@ def test_answer_has_every_field(client):
     assert set(answer) == {
         "request_id", "model", "verdict", "predictions", "genera", "families", "images", "warnings",
         "plant_score", "candidates", "discarded_mass", "uses_place", "place", "look_alikes",
+        "harmful",
     }  # fmt: skip
     assert answer["model"] == {"name": "tiny", "version": "0.0.1", "label_hash": TAXONOMY.label_hash}
     assert set(answer["verdict"]) == {"rank", "name", "score", "reason", "promise", "unknown_plant"}
     (image,) = answer["images"]
     assert image.pop("predictions") == answer["predictions"][:3]
     assert image == {"index": 0, "width": 64, "height": 48, "plant_score": None, "weight": 1.0, "preview": None}
-    assert answer["warnings"] == answer["look_alikes"] == []
+    assert answer["warnings"] == answer["look_alikes"] == answer["harmful"] == []
     first = answer["predictions"][0]
     assert first == {
         "position": 1,

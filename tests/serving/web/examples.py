@@ -99,6 +99,7 @@ def answer(rank="species", name="Helianthus annuus", score=0.98, reason="species
         "uses_place": False,
         "place": None,
         "look_alikes": [],
+        "harmful": [],
         "images": [picture(0, 1.0, 0.97)],
         "warnings": [],
     }
@@ -121,6 +122,20 @@ THREE_PICTURES = answer(
 CHOICE = answer(discarded_mass=0.31, candidates=candidates(2, guarantee=None))
 LOOK_ALIKES = answer(reason="species 0.98 reaches 0.70. It is often taken for Bellis perennis or Primula veris.",
                      look_alikes=predictions(0, 0.01, 0.005)[1:])  # fmt: skip
+IVY = prediction(5, 0.03) | {
+    "taxon_id": "toxicodendron-radicans", "scientific_name": "Toxicodendron radicans", "genus": "Toxicodendron",
+    "family": "Anacardiaceae", "common_names": ["poison ivy"],
+}  # fmt: skip
+HARM = {
+    "genus": "Toxicodendron",
+    "harm": "touch",
+    "effect": "causes contact dermatitis",
+    "score": 0.03,
+    "prediction": IVY,
+}
+HARMFUL = answer(promise=PROMISE, harmful=[HARM])
+TWO_PLANTS = answer("uncertain", None, 0.5, predictions=predictions(0.5, 0.01, 0.48),
+                    images=[picture(0, 0.5, 0.9), picture(1, 0.5, 0.9, best=3)])  # fmt: skip
 # Every new field is null, as a bundle without tables leaves them.
 NO_TABLES = answer("uncertain", None, 0.31, "No species, genus or family reaches its threshold.", plant_score=None,
                    candidates=None, images=[picture(0, 0.5), picture(1, 0.5)],
@@ -128,7 +143,7 @@ NO_TABLES = answer("uncertain", None, 0.31, "No species, genus or family reaches
 STATES = {
     "species": SPECIES, "genus": GENUS, "uncertain": UNCERTAIN, "unknown_plant": UNKNOWN_PLANT,
     "not_a_plant": NOT_A_PLANT, "three_pictures": THREE_PICTURES, "choice": CHOICE, "no_tables": NO_TABLES,
-    "look_alikes": LOOK_ALIKES,
+    "look_alikes": LOOK_ALIKES, "harmful": HARMFUL, "two_plants": TWO_PLANTS,
 }  # fmt: skip
 
 
