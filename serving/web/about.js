@@ -4,7 +4,7 @@ import { element, printed } from "./elements.js";
 import { measuredFacts, provedFacts } from "./facts.js";
 import { keyForm } from "./key.js";
 import { currentModel, loadModel } from "./model.js";
-import { foundByWords, knownAs, knownSentence, nameOf, searchSentence } from "./sentences.js";
+import { firstSentence, foundByWords, knownAs, knownSentence, nameOf, searchSentence } from "./sentences.js";
 import { findSpecies } from "./service.js";
 import { measuredSentences } from "./sure.js";
 import { language, say } from "./text.js";
@@ -30,7 +30,7 @@ export async function showModel(addPictures) {
 }
 
 function showKnown(model) {
-  find("knows-text").textContent = knownSentence(model);
+  find("knows-text").replaceChildren(element("span", { lang: "en" }, firstSentence(model)), " ", knownSentence(model));
   find("knows-list").textContent = model.num_taxa > ALL_LIMIT ? say("known.which") : say("known.all", { n: model.num_taxa });
   find("knows").hidden = false;
 }
@@ -93,7 +93,7 @@ function showSpecies(taxa, message) {
 function modelCard(model) {
   return [
     element("h2", {}, model.name, " ", element("span", { className: "footer__version" }, model.version)),
-    model.description && element("p", { className: "footer__description" }, model.description),
+    model.description && element("p", { className: "footer__description", lang: "en" }, model.description),
     collapsibleList(say("model.measured"), measuredFacts(model).map(({ name, text }) => element("li", {}, element("b", {}, name), ` ${text}`))),
     collapsibleList(say("model.proved"), provedFacts(model).map((sentence) => element("li", {}, sentence))),
     collapsibleList(say("model.sources"), model.sources.map(sourceItem)),

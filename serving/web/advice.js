@@ -6,6 +6,7 @@ import { say } from "./text.js";
 
 const SMALL_PX = 300; // networks look at 128 to 480 px; a picture much smaller than that has lost its detail
 const MAX_ADVICE = 3; // more is not read
+const EACH_OF_TWO = 0.25; // probability of each plant from which a picture may show two
 const LIKELY = 0.5; // probability from which a family decides what to photograph
 
 /** Family -> the kind of plant whose species are told apart by the same parts. */
@@ -28,14 +29,20 @@ function notAPlantAdvice({ images }) {
   return [say("advice.plant_only"), smallPictures(images)];
 }
 
-function plantAdvice({ images, families, verdict }, state) {
+function plantAdvice({ images, families, predictions, verdict }, state) {
   const isSure = state === "species" && verdict.promise;
   return [
     unusedPictures(images),
+    verdict.name === null && looksLikeTwo(predictions) && say("advice.two_plants"),
     !isSure && anotherPart(families, verdict),
     !isSure && smallPictures(images),
     !isSure && state !== "genus" && say("advice.closer"),
   ];
+}
+
+/** Whether two plants of different families are about as likely, as where one picture shows both. */
+function looksLikeTwo([one, other]) {
+  return Boolean(other) && other.score >= EACH_OF_TWO && one.family !== other.family;
 }
 
 function anotherPart(families, { unknown_plant: isUnknown }) {

@@ -7,7 +7,7 @@ import { bar, element, printed } from "./elements.js";
 import { percent, seconds } from "./formats.js";
 import { candidateList, candidateSet, folded, groupList, guessList, lookAlikeList, pictureList, readOn } from "./lists.js";
 import {
-  aloneSentence, choiceSentence, foreignNamesSentence, namedSpecies, otherWarnings, placeSentence, stateOf, trustSentence, unusedSentence,
+  aloneSentence, choiceSentence, foreignNamesSentence, harmSentences, namedSpecies, otherWarnings, placeSentence, stateOf, trustSentence, unusedSentence,
   verdictHeading, verdictSentence,
 } from "./sentences.js";
 import { candidateWords, discardedSentence, trustFigures } from "./sure.js";
@@ -42,6 +42,7 @@ function verdictCard(answer, model, state) {
   const { label, title, latin } = verdictHeading(answer);
   const isNamed = answer.verdict.name !== null && state !== "contradictory";
   return element("div", { className: `verdict verdict--${state}` },
+    harmSentences(answer).map((sentence) => paragraph("verdict__harm", sentence)),
     element("p", { className: "verdict__rank" }, label),
     element("h3", { className: "verdict__name" }, printed(title)),
     paragraph("verdict__latin", latin),

@@ -12,7 +12,7 @@ import { announceProblem, showProblem } from "./problem.js";
 import { showBusy, showProgress } from "./progress.js";
 import { retrySentence, waitBeforeRetry } from "./retry.js";
 import { announcement, choiceLabel } from "./sentences.js";
-import { identify, ServiceProblem } from "./service.js";
+import { identify, isHeic, ServiceProblem } from "./service.js";
 import { shrunk } from "./shrink.js";
 import { say } from "./text.js";
 import { setUpTray } from "./tray.js";
@@ -50,6 +50,7 @@ async function requestAnswer(files, signal) {
     const model = await modelOf(answer);
     signal.throwIfAborted();
     render(showAnswer(answer, model, pictures, elapsedMs), announcement(answer, model));
+    for (const { index, preview } of answer.images) if (preview) tray.preview(index, preview);
     tell("answered", { answer, files: pictures, element: find("answer-body") });
   } catch (problem) {
     if (!signal.aborted) showFailure(toServiceProblem(problem), files);
@@ -62,7 +63,7 @@ async function answerTo(files, progress, signal) {
   const model = await currentModel();
   const refused = refusal(pictures, model?.limits ?? null);
   if (refused) throw new ServiceProblem(refused);
-  const wish = { coverage: wantedCoverage(model), taxa: choice.names(), where: place.where() };
+  const wish = { coverage: wantedCoverage(model), taxa: choice.names(), where: place.where(), preview: files.some(isHeic) };
   for (let numRetries = 0; ; numRetries += 1) {
     try {
       return await send(pictures, wish, progress, signal);

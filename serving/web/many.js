@@ -1,27 +1,36 @@
-// The page for many photographs: identifies each by itself, a few at a time, and shows a row for each answer.
+// The page for many photographs: identifies each by itself, a few at a time, and lists the answers in the order of the photographs.
 
+import { showAnswer } from "./answer.js";
 import { element, printed } from "./elements.js";
-import { percent } from "./formats.js";
+import { modelOf } from "./model.js";
 import { waitBeforeRetry } from "./retry.js";
-import { identify } from "./service.js";
+import { harmSentences, knownAs, verdictHeading } from "./sentences.js";
+import { identify, isHeic } from "./service.js";
 import { shrunk } from "./shrink.js";
-import { byUncertainty, csvOf, failedRow, rowOf } from "./table.js";
+import { byUncertainty, csvOf } from "./table.js";
 import { say } from "./text.js";
 
 const AT_ONCE = 2; // more would only wait in the service, where others wait too
 const KEPT = "botanify-many"; // in the tab's session storage
 
 const find = (id) => document.getElementById(id);
-const pictures = new Map(); // name of a photograph -> address of the picture in this tab
-let rows = JSON.parse(sessionStorage.getItem(KEPT) ?? "[]");
-let waiting = [];
+let rows = JSON.parse(sessionStorage.getItem(KEPT) ?? "[]"); // { photograph, answer, error, corrected }, in the order of the photographs
+const shown = new Map(); // row -> { item, picture, files }: its element, the address of its picture, and what was sent
+let waiting = []; // { row, file }
 let running = 0;
 let stopping = new AbortController();
 
 function add(files) {
-  const known = new Set([...rows.map((row) => row.photograph), ...waiting.map(nameOf)]);
-  waiting.push(...files.filter((file) => !known.has(nameOf(file)) && !/\.(csv|txt|json|xml|html?|pdf)$/i.test(file.name)));
+  const known = new Set(rows.map((row) => row.photograph));
   if (stopping.signal.aborted) stopping = new AbortController();
+  for (const file of files) {
+    if (known.has(nameOf(file)) || /\.(csv|txt|json|xml|html?|pdf)$/i.test(file.name)) continue;
+    const row = { photograph: nameOf(file), answer: null, error: "", corrected: "" };
+    shown.set(row, { item: element("li", { className: "many__row" }), picture: URL.createObjectURL(file), files: [] });
+    rows.push(row);
+    waiting.push({ row, file });
+    showRow(row);
+  }
   for (let number = Math.min(AT_ONCE - running, waiting.length); number > 0; number -= 1) work();
   show();
 }
@@ -31,16 +40,16 @@ const nameOf = (file) => file.webkitRelativePath || file.name;
 /** Answers one photograph after another until none is left. */
 async function work() {
   running += 1;
-  for (let file = waiting.shift(); file !== undefined; file = waiting.shift()) {
+  for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) {
+    const { row, file } = next;
     const { signal } = stopping;
-    pictures.set(nameOf(file), URL.createObjectURL(file));
     try {
-      const answer = await answerTo(file, signal);
-      if (answer.images[0].preview) pictures.set(nameOf(file), answer.images[0].preview);
-      rows.push(rowOf(nameOf(file), answer));
+      await answerTo(row, file, signal);
     } catch (problem) {
-      if (!signal.aborted) rows.push(failedRow(nameOf(file), problem.detail || problem.title || String(problem)));
+      if (signal.aborted) rows = rows.filter((other) => other !== row);
+      else row.error = problem.detail || problem.title || String(problem);
     }
+    showRow(row);
     keep();
     show();
   }
@@ -48,11 +57,13 @@ async function work() {
   show();
 }
 
-async function answerTo(file, signal) {
-  const sent = await shrunk([file], signal);
+async function answerTo(row, file, signal) {
+  const files = await shrunk([file], signal);
   for (let numRetries = 0; ; numRetries += 1) {
     try {
-      return await identify(sent, { coverage: null, taxa: [], preview: /\.hei[cf]$/i.test(file.name) }, { signal, onSent: () => {} });
+      row.answer = await identify(files, { coverage: null, taxa: [], preview: isHeic(file) }, { signal, onSent: () => {} });
+      shown.get(row).files = files;
+      return;
     } catch (problem) {
       const waitS = waitBeforeRetry(problem, numRetries);
       if (signal.aborted || waitS === null) throw problem;
@@ -64,45 +75,68 @@ async function answerTo(file, signal) {
 /** Keeps the answers for a reload of the page. */
 function keep() {
   try {
-    sessionStorage.setItem(KEPT, JSON.stringify(rows));
+    sessionStorage.setItem(KEPT, JSON.stringify(answered()));
   } catch {
-    sessionStorage.removeItem(KEPT); // full, after some ten thousand rows: the page still shows them, and saves them as CSV
+    sessionStorage.removeItem(KEPT); // full, after a thousand answers: the page still shows them, and saves them as CSV
   }
 }
 
+const answered = () => rows.filter((row) => row.answer || row.error);
+
 function show() {
   const isSorted = find("sort").getAttribute("aria-pressed") === "true";
-  find("rows").replaceChildren(...(isSorted ? byUncertainty(rows) : rows).map(tableRow));
-  find("table").hidden = rows.length === 0;
-  find("actions").hidden = rows.length === 0 && running === 0;
+  const items = (isSorted ? byUncertainty(rows) : rows).map((row) => shown.get(row).item);
+  if (items.some((item, index) => item !== find("rows").children[index]) || items.length !== find("rows").children.length) find("rows").replaceChildren(...items);
+  find("actions").hidden = rows.length === 0;
   find("stop").hidden = running === 0;
   find("status").textContent = statusSentence();
 }
 
 function statusSentence() {
-  if (running > 0) return say("many.progress", { n: rows.length, left: waiting.length + running });
-  if (rows.length === 0) return "";
-  const failed = rows.filter((row) => row.error).length;
-  return [say("many.done", { n: rows.length }), failed > 0 && say("many.failed", { n: failed })].filter(Boolean).join(" ");
+  const done = answered();
+  if (running > 0) return say("many.progress", { n: done.length, left: waiting.length + running });
+  if (done.length === 0) return "";
+  const failed = done.filter((row) => row.error).length;
+  return [say("many.done", { n: done.length }), failed > 0 && say("many.failed", { n: failed })].filter(Boolean).join(" ");
 }
 
-function tableRow(row) {
-  const address = pictures.get(row.photograph);
-  const picture = address && element("img", { src: address, alt: "", loading: "lazy" });
-  picture?.addEventListener("error", () => picture.remove(), { once: true }); // HEIC before its answer
-  return element("tr", {},
-    element("td", {}, element("div", { className: "many__photo" }, picture, element("span", {}, row.photograph))),
-    element("td", {}, row.error || printed(plantOf(row))),
-    element("td", { className: "many__score" }, row.best_score === null ? "" : percent(row.verdict_name ? row.verdict_score : row.best_score)));
+/** Shows a row anew: the photograph, the plant in short, and the whole answer when it is opened. */
+function showRow(row) {
+  const { item, picture } = shown.get(row);
+  const address = row.answer?.images[0].preview ?? picture;
+  const image = address && element("img", { src: address, alt: "", loading: "lazy" });
+  image?.addEventListener("error", () => image.remove(), { once: true }); // HEIC before its answer
+  const line = [element("span", { className: "many__picture" }, image), element("span", { className: "many__words" }, words(row))];
+  if (!row.answer) {
+    item.replaceChildren(element("div", { className: "many__line" }, line));
+    return;
+  }
+  const body = element("div", { className: "many__answer" });
+  const details = element("details", {}, element("summary", { className: "many__line" }, line), body);
+  details.addEventListener("toggle", async () => {
+    if (body.childElementCount === 0) body.replaceChildren(...showAnswer(row.answer, await modelOf(row.answer), shown.get(row).files));
+  });
+  item.replaceChildren(details);
 }
 
-function plantOf({ verdict_rank: rank, verdict_name: name, best_name: best }) {
-  if (name) return { name };
-  const title = say(`card.title.${rank}`);
-  return rank === "not_a_plant" || !best ? title : [`${title}, `, say("many.perhaps", { name: { name: best } })].flat();
+function words(row) {
+  const { photograph, answer, error, corrected } = row;
+  const [best] = answer?.predictions ?? [];
+  const heading = answer && verdictHeading(answer);
+  const isOpen = answer && answer.verdict.name === null && answer.verdict.rank !== "not_a_plant" && best;
+  const line = (className, sentence) => sentence && element("span", { className }, printed(sentence));
+  return [
+    answer && harmSentences(answer).map((sentence) => line("many__harm", sentence)),
+    line("many__plant", heading ? heading.title : error || say("many.waiting")),
+    line("many__latin", isOpen ? say("many.perhaps", { name: knownAs(best) }) : heading?.latin),
+    line("many__corrected", corrected && say("many.corrected", { name: corrected })),
+    line("many__photograph", heading ? `${heading.label} · ${photograph}` : photograph),
+  ].flat();
 }
 
 function stop() {
+  const left = new Set(waiting.map(({ row }) => row));
+  rows = rows.filter((row) => !left.has(row));
   waiting = [];
   stopping.abort();
   show();
@@ -111,15 +145,15 @@ function stop() {
 function clear() {
   stop();
   rows = [];
-  for (const address of pictures.values()) URL.revokeObjectURL(address);
-  pictures.clear();
+  for (const { picture } of shown.values()) if (picture) URL.revokeObjectURL(picture);
+  shown.clear();
   sessionStorage.removeItem(KEPT);
   show();
   find("files").focus();
 }
 
 function save() {
-  const address = URL.createObjectURL(new Blob([csvOf(rows)], { type: "text/csv" }));
+  const address = URL.createObjectURL(new Blob([csvOf(answered())], { type: "text/csv" }));
   element("a", { href: address, download: "plants.csv" }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
@@ -128,6 +162,15 @@ function sort() {
   const button = find("sort");
   button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));
   show();
+}
+
+/** Notes what a person said about an answer; the card stays open. */
+function noteCorrection({ detail: { answer, correction } }) {
+  const row = rows.find((each) => each.answer?.request_id === answer.request_id);
+  if (!row) return;
+  row.corrected = correction.name;
+  shown.get(row).item.querySelector(".many__words").replaceChildren(...words(row).filter(Boolean));
+  keep();
 }
 
 /** Returns the files of a drop; of a folder all files below it. */
@@ -166,4 +209,9 @@ find("sort").addEventListener("click", sort);
 find("save").addEventListener("click", save);
 find("stop").addEventListener("click", stop);
 find("clear").addEventListener("click", clear);
+document.addEventListener("corrected", noteCorrection);
+for (const row of rows) {
+  shown.set(row, { item: element("li", { className: "many__row" }), picture: null, files: [] });
+  showRow(row);
+}
 show();

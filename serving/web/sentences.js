@@ -64,6 +64,11 @@ export const namedSpecies = ({ verdict, predictions }) => predictions.find((taxo
 
 const isGuess = ({ verdict }) => verdict.name !== null && !verdict.promise;
 
+/** Returns which harmful plants it may be, to be said above every name; one sentence for each. */
+export function harmSentences({ harmful = [] }) {
+  return harmful.map(({ harm, prediction }) => say(`harm.${harm}`, { name: knownAs(prediction) }));
+}
+
 /** Returns the sentence below the name, or null if the name says it all. */
 export function verdictSentence(answer, model) {
   const state = stateOf(answer);
@@ -121,7 +126,7 @@ export function otherWarnings(answer) {
 export function announcement(answer, model) {
   const { label, title } = verdictHeading(answer);
   const trust = trustSentence(answer) ?? verdictSentence(answer, model) ?? "";
-  return plainText([`${label}: `, title, ". ", trust].flat()).trimEnd();
+  return plainText([...harmSentences(answer).flatMap((sentence) => [sentence, " "]), `${label}: `, title, ". ", trust].flat()).trimEnd();
 }
 
 /** Returns the label of the control that restricts the answer to a choice of plants. */
@@ -158,9 +163,13 @@ export function foundByWords({ match = null, scientific_name: scientific, common
   return say("search.also_named", { name: match.name });
 }
 
-/** Returns what the model knows: the first sentence of its description, and how many species and genera. */
-export function knownSentence({ description = "", num_species: species, num_genera: genera }) {
-  const first = description.match(/^.*?[.!?](?=\s|$)/s)?.[0] ?? description; // older browsers know no lookbehind
+/** Returns the first sentence of what its maker says of the model. */
+export function firstSentence({ description = "" }) {
+  return description.match(/^.*?[.!?](?=\s|$)/s)?.[0] ?? description; // older browsers know no lookbehind
+}
+
+/** Returns how many species and genera the model knows. */
+export function knownSentence({ num_species: species, num_genera: genera }) {
   const known = [species > 0 && say("count.species", { n: species }), genera > 0 && say("count.genera", { n: genera })].filter(Boolean);
-  return `${first} ${say("known.counts", { counts: joined(known) })}`.trimStart();
+  return say("known.counts", { counts: joined(known) });
 }

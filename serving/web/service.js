@@ -11,6 +11,9 @@ const TEMPORARY = new Set([408, 429]); // client errors after which the same req
 const NO_CONTENT = 204;
 const UNAUTHORIZED = 401;
 
+/** Whether few browsers show a file, so that the service shall send a small picture of it back. */
+export const isHeic = ({ name }) => /\.hei[cf]$/i.test(name);
+
 /** A failure with a title and a detail for people; `index` is the position of the refused picture, from 0. */
 export class ServiceProblem extends Error {
   constructor({ title, detail = "", code = null, status = null, index = null, requestId = null, retryAfterS = null, canRetry = true, needsKey = false }) {

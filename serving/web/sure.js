@@ -42,10 +42,13 @@ export function rangeOf({ interval_95: interval }) {
 export function candidateWords(answer) {
   const { candidates = null } = answer;
   if (!candidates?.taxa.length || ["unknown_plant", "not_a_plant", "contradictory"].includes(stateOf(answer))) return null;
+  if (!candidates.taxa.some((taxon) => isOf(taxon, answer.verdict))) return null; // a list without the name contradicts it
   const uncalibrated = candidates.guarantee === null ? 0 : candidates.num_uncalibrated_taxa;
   const sentences = [coverageSentence(candidates), uncalibrated > 0 && say("sure.uncalibrated", { n: uncalibrated })];
   return { heading: say("sure.set", { n: candidates.num_taxa }), sentences: sentences.filter(Boolean) };
 }
+
+const isOf = (taxon, { rank, name }) => name === null || (rank === "species" ? taxon.scientific_name : taxon[rank]) === name;
 
 function coverageSentence({ coverage, guarantee, score, measured = null }) {
   if (guarantee === null) return say("sure.set_sum", { share: percent(score) });

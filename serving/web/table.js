@@ -1,34 +1,39 @@
-// The rows of the page for many photographs, as data. No function needs a document.
+// The answers of the page for many photographs, as rows of a table. No function needs a document.
 
-const COLUMNS = ["photograph", "verdict_rank", "verdict_name", "verdict_score", "best_name", "best_score", "error"];
+const COLUMNS = [
+  "photograph", "verdict_rank", "verdict_name", "verdict_score", "best_name", "best_score", "error", "common_name", "corrected_name",
+];
+const FIRST = -1;
+const LAST = 2; // scores are in [0, 1]
 
-/** Returns the row of an answer. */
-export function rowOf(name, { verdict, predictions }) {
-  const [best = { scientific_name: "", score: 0 }] = predictions;
+/** Returns the columns of a row: { photograph, answer, error, corrected }. A photograph without a plant has no name and no score. */
+export function columnsOf({ photograph, answer, error = "", corrected = "" }) {
+  const [best] = answer && answer.verdict.rank !== "not_a_plant" ? answer.predictions : [];
   return {
-    photograph: name,
-    verdict_rank: verdict.rank,
-    verdict_name: verdict.name ?? "",
-    verdict_score: verdict.score,
-    best_name: best.scientific_name,
-    best_score: best.score,
-    error: "",
+    photograph,
+    verdict_rank: answer?.verdict.rank ?? "",
+    verdict_name: answer?.verdict.name ?? "",
+    verdict_score: best ? answer.verdict.score : null,
+    best_name: best?.scientific_name ?? "",
+    best_score: best?.score ?? null,
+    error,
+    common_name: best?.common_names[0] ?? "",
+    corrected_name: corrected,
   };
 }
 
-/** Returns the row of a photograph without an answer. */
-export function failedRow(name, reason) {
-  return { photograph: name, verdict_rank: "", verdict_name: "", verdict_score: null, best_name: "", best_score: null, error: reason };
-}
-
-/** Returns the rows with the least certain answers first; those without an answer come before all others. */
+/** Returns the rows with the least certain first: those without an answer before all others, those without a plant last. */
 export function byUncertainty(rows) {
-  return [...rows].sort((one, other) => (one.best_score ?? -1) - (other.best_score ?? -1));
+  const place = ({ answer }) => {
+    if (!answer) return FIRST;
+    return answer.verdict.rank === "not_a_plant" ? LAST : answer.predictions[0]?.score ?? FIRST;
+  };
+  return [...rows].sort((one, other) => place(one) - place(other));
 }
 
 /** Writes the rows as CSV (RFC 4180), with a byte order mark for spreadsheets; no cell can become a formula there. */
 export function csvOf(rows) {
-  const lines = [COLUMNS, ...rows.map((row) => COLUMNS.map((column) => row[column] ?? ""))];
+  const lines = [COLUMNS, ...rows.map(columnsOf).map((row) => COLUMNS.map((column) => row[column] ?? ""))];
   return `\ufeff${lines.map((line) => line.map(cell).join(",")).join("\r\n")}\r\n`;
 }
 

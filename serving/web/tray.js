@@ -11,7 +11,7 @@ const find = (id) => document.getElementById(id);
  *
  * @param onChange Called after each change.
  * @returns add(files) adds pictures; files() gives the files in the order of the request; mark(index) outlines a picture that the service refused;
- *   remove(index) removes it.
+ *   remove(index) removes it; preview(index, address) shows it where the browser could not.
  */
 export function setUpTray(onChange) {
   let pictures = []; // { file, tile }, in the order of the request
@@ -65,6 +65,7 @@ export function setUpTray(onChange) {
     files: () => pictures.map((picture) => picture.file),
     mark: (index) => pictures[index]?.tile.classList.add("tile--refused"),
     remove: (index) => remove(pictures[index]),
+    preview: (index, address) => showPreview(pictures[index].tile, address),
   };
 }
 
@@ -82,6 +83,11 @@ function placeholder(name, label) {
   const extension = name.includes(".") ? name.split(".").pop().slice(0, 5).toUpperCase() : say("tray.file");
   return element("span", { className: "tile__image tile__image--none", role: "img", "aria-label": label },
     element("b", {}, extension), element("span", { className: "tile__name" }, name));
+}
+
+function showPreview(tile, address) {
+  const none = tile.querySelector(".tile__image--none");
+  none?.replaceWith(element("img", { className: "tile__image", src: address, alt: none.getAttribute("aria-label") }));
 }
 
 function number(tile, index) {

@@ -1,9 +1,11 @@
 """The page in a real browser: every state of an answer, narrow and wide, light and dark, without faults."""
 
+import re
+
 import pytest
 
 from tests.serving.tiny import TAXA
-from tests.serving.web.examples import SPECIES, STATES, picture
+from tests.serving.web.examples import HARMFUL, SPECIES, STATES, picture
 from tests.serving.web.tab import PHOTOGRAPHS, VIEWS, accessibility_faults, screenshot, scrolls_sideways
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -20,6 +22,28 @@ def test_every_state_is_shown_without_faults(open_tab, state, view):
     assert not scrolls_sideways(tab.page)
     assert accessibility_faults(tab.page) == []
     assert tab.faults == []
+
+
+def is_green(color):
+    """Whether a computed color is more green than red."""
+    red, green, _ = (int(part) for part in re.findall(r"\d+", color)[:3])
+    return green > red
+
+
+@pytest.mark.parametrize("view", ["phone", "wide", "dark"])
+def test_harm_stands_above_the_name_and_nothing_around_it_is_green(open_tab, view):
+    tab = open_tab(view)
+    tab.show(HARMFUL)
+    told, name = (tab.page.locator(f".verdict__{part}") for part in ("harm", "name"))
+    assert told.inner_text() == "May be Poison ivy: do not touch it."
+    assert told.bounding_box()["y"] < name.bounding_box()["y"]
+    color = "(element, name) => getComputedStyle(element)[name]"
+    for selector, style in (
+        (".verdict__harm", "backgroundColor"),
+        (".verdict__harm", "color"),
+        (".verdict__rank", "color"),
+    ):
+        assert not is_green(tab.page.eval_on_selector(selector, color, style)), selector
 
 
 def type_choice(page, text):

@@ -10,6 +10,20 @@ from tests.serving.web.tab import PHOTOGRAPHS, Tab, accessibility_faults, screen
 pytestmark = pytest.mark.browser
 
 
+def test_one_of_many_answers_is_corrected_and_its_row_says_so(browser, new_page, bundle_folder, tmp_path):
+    with service(bundle_folder, "--corrections", str(tmp_path / "kept")) as running:
+        page = new_page("phone")
+        page.goto(f"{address_of(running)}/web/many.html")
+        page.set_input_files("#files", PHOTOGRAPHS[:3])
+        page.get_by_text("3 photographs answered").wait_for()
+        page.locator("summary.many__line").nth(1).click()
+        page.get_by_label("may keep my photograph").check()
+        page.get_by_role("button", name="Yes, Dog rose").click()
+        page.get_by_text("Kept: Rosa canina, 1 photograph").wait_for()
+        assert page.locator("#rows > li").nth(1).locator(".many__corrected").inner_text() == "You said: Rosa canina"
+        assert page.locator(".many__corrected").count() == 1
+
+
 @pytest.mark.parametrize("view", ["wide", "phone"])
 def test_a_person_confirms_corrects_and_takes_back(browser, new_page, bundle_folder, tmp_path, view):
     folder = tmp_path / "kept"

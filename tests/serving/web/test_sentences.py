@@ -12,15 +12,18 @@ from serving.schemas import Identification, PlaceUse
 from tests.serving.web.examples import (
     CHOICE,
     GENUS,
+    HARMFUL,
     MODEL,
     NOT_A_PLANT,
     PROMISE,
     STATES,
+    TWO_PLANTS,
     UNCERTAIN,
     UNKNOWN_PLANT,
     answer,
     candidates,
     picture,
+    prediction,
     predictions,
 )
 
@@ -127,7 +130,60 @@ def test_unknown_plant_is_not_called_uncertain(page, say):
     assert "unlike the 17 plants that the model knows" in say("verdictSentence", UNKNOWN_PLANT, MODEL)
 
 
+# ---- harm, and several plants
+
+
+def test_what_may_harm_is_said_first_with_the_name_that_people_know(page, say):
+    assert page("sentences.js", "harmSentences", HARMFUL) == ["May be Poison ivy: do not touch it."]
+    assert say("announcement", HARMFUL, MODEL).startswith("May be Poison ivy: do not touch it. Your plant: ")
+    assert page("sentences.js", "harmSentences", answer()) == []
+
+
+def test_pictures_of_different_plants_get_no_common_name(page, say):
+    assert page("sentences.js", "stateOf", TWO_PLANTS) == "contradictory"
+    named = TWO_PLANTS | {"verdict": answer(promise=PROMISE)["verdict"]}
+    assert page("sentences.js", "verdictHeading", named)["title"] == "Your pictures show different plants"
+    assert say("trustSentence", named) is None
+    assert [say("aloneSentence", image) for image in named["images"]] == [
+        "by itself: probably Common sunflower",
+        "by itself: probably Cowslip",
+    ]
+
+
+def test_pictures_that_agree_or_say_little_do_not_contradict_each_other(page):
+    agreeing = answer(images=[picture(0, 0.5, 0.9), picture(1, 0.5, 0.9)])
+    unclear = picture(1, 0.5, 0.9, best=3)
+    unclear["predictions"][0]["score"] = 0.4
+    unused = picture(1, 0.0, 0.1, best=3)
+    for whole in (
+        agreeing,
+        answer(images=[picture(0, 0.5, 0.9), unclear]),
+        answer(images=[picture(0, 1, 0.9), unused]),
+    ):
+        assert page("sentences.js", "stateOf", whole) == "species"
+
+
+def test_one_picture_that_may_show_two_plants_is_asked_for_again(page):
+    two = answer("uncertain", None, 0.5, predictions=[prediction(1, 0.45), prediction(3, 0.4)])
+    assert "each plant by itself, if the picture shows two" in page("advice.js", "adviceFor", two)
+    of_one_family = answer("uncertain", None, 0.5, predictions=[prediction(1, 0.45), prediction(2, 0.4)])
+    assert "each plant by itself, if the picture shows two" not in page("advice.js", "adviceFor", of_one_family)
+
+
+def test_a_thing_is_called_no_plant(page):
+    assert page("sentences.js", "verdictHeading", NOT_A_PLANT) == {
+        "label": "No plant", "title": "This does not look like a plant", "latin": None,
+    }  # fmt: skip
+
+
 # ---- candidates
+
+
+def test_a_list_without_the_name_is_not_shown_under_it(page):
+    assert page("sure.js", "candidateWords", answer()) is not None
+    assert page("sure.js", "candidateWords", answer(name="Rosa canina")) is None
+    assert page("sure.js", "candidateWords", GENUS) is not None
+    assert page("sure.js", "candidateWords", answer("genus", "Rosa", candidates=candidates(4))) is None
 
 
 def test_coverage_that_was_not_measured_is_no_promise(page):
