@@ -158,14 +158,14 @@ def fields(record: type) -> list[tuple[str, Any, str]]:
 
     The help is the string below the field, which exists in the source only.
     """
-    defaults = _defaults(record)
-    body = ast.parse(inspect.getsource(record)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found = []
-    for node, below in zip(body.body, [*body.body[1:], None], strict=True):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.append((node.target.id, defaults.get(node.target.id), _string(below)))
-    return found
+    help_of = {}
+    for each in record.__mro__[-4::-1]:  # without msgspec's own, a base before what stands on it
+        body = ast.parse(inspect.getsource(each)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for node, below in zip(body.body, [*body.body[1:], None], strict=True):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                help_of[node.target.id] = _string(below)
+    return [(name, default, help_of[name]) for name, default in _defaults(record).items()]
 
 
 def _defaults(record: type) -> dict[str, Any]:

@@ -31,14 +31,12 @@ class ModelName(msgspec.Struct, frozen=True):
     """SHA-256 of the ordered output keys: models with the same hash have the same outputs."""
 
 
-class Prediction(msgspec.Struct, frozen=True):
-    """A taxon and its probability."""
+class TaxonView(msgspec.Struct, frozen=True, kw_only=True):
+    """A taxon that the model can name."""
 
-    position: int
-    """Place in the ranking; 1 is the most probable."""
-    rank: Rank
     taxon_id: str
     """Stable identifier of the taxon."""
+    rank: Rank
     scientific_name: str
     common_names: tuple[str, ...]
     """In the language that the request asks for, where the model knows some in it."""
@@ -48,10 +46,17 @@ class Prediction(msgspec.Struct, frozen=True):
     """Empty if unknown."""
     gbif_id: int | None
     """Key in the GBIF backbone taxonomy, if known."""
-    score: float
-    """Probability in [0, 1]."""
     powo_id: str | None = None
     """Id in Plants of the World Online and in the International Plant Names Index, if known."""
+
+
+class Prediction(TaxonView, frozen=True):
+    """A taxon and its probability."""
+
+    position: int
+    """Place in the ranking; 1 is the most probable."""
+    score: float
+    """Probability in [0, 1]."""
     vision_score: float | None = None
     """Probability without the place; null if the answer does not rest on a place."""
     prior: float | None = None

@@ -14,8 +14,9 @@ import numpy as np
 from models.arrays import Flags
 from models.errors import InputError
 from models.examples import Example
-from models.taxonomy import KnownName, NameMatch, Rank, TaxaChoice, Taxon, TaxonNames
+from models.taxonomy import KnownName, NameMatch, TaxaChoice, Taxon, TaxonNames
 from serving.errors import BadParameter
+from serving.schemas import TaxonView
 
 SpeciesStatus = Literal["known", "synonym", "not_in_model"]
 _NUM_NAMED: Final = 3  # names that a sentence repeats; it counts the others
@@ -32,21 +33,9 @@ _NAME_LENGTH: Final = 40  # longest part of a name that a message repeats
 _LIST_FORM: Final = "a folder with text files NAME.txt in UTF-8, one name a line"
 
 
-class SpeciesEntry(msgspec.Struct, frozen=True):
-    """A taxon that the model can name."""
+class SpeciesEntry(TaxonView, frozen=True):
+    """A taxon that a search found."""
 
-    taxon_id: str
-    rank: Rank
-    scientific_name: str
-    common_names: tuple[str, ...]
-    genus: str
-    """Empty for a class that is known by its common name alone."""
-    family: str
-    """Empty if unknown."""
-    gbif_id: int | None
-    """Key in the GBIF backbone taxonomy, if known."""
-    powo_id: str | None
-    """Id in Plants of the World Online and in the International Plant Names Index, if known."""
     match: NameMatch | None
     """Why it was found; null if the query was empty."""
 
@@ -80,26 +69,14 @@ class ExampleView(msgspec.Struct, frozen=True):
     """Name of the data set."""
 
 
-class SpeciesDetail(msgspec.Struct, frozen=True):
+class SpeciesDetail(TaxonView, frozen=True):
     """A taxon that the model can name, with everything that the model knows about it."""
 
     request_id: str
-    taxon_id: str
-    rank: Rank
-    scientific_name: str
     author: str
     """Author of the accepted name; empty if unknown."""
     synonyms: tuple[str, ...]
     """Other scientific names of the taxon."""
-    common_names: tuple[str, ...]
-    genus: str
-    """Empty for a class that is known by its common name alone."""
-    family: str
-    """Empty if unknown."""
-    gbif_id: int | None
-    """Key in the GBIF backbone taxonomy, if known."""
-    powo_id: str | None
-    """Id in Plants of the World Online and in the International Plant Names Index, if known."""
     num_calibration_plants: int | None
     """Number of plants of this taxon on which candidate sets were calibrated; null if the bundle has none."""
     names: dict[str, tuple[str, ...]]
@@ -130,13 +107,7 @@ def species_list(
     status, message = _status(query.strip(), names, is_start=bool(found))
     return SpeciesList(
         request_id=request_id,
-        species=[
-            SpeciesEntry(
-                **taxon_fields(each.taxon, languages),
-                match=each.match,
-            )
-            for each in found
-        ],
+        species=[SpeciesEntry(**taxon_fields(each.taxon, languages), match=each.match) for each in found],
         total=len(names.taxonomy.taxa),
         status=status,
         message=message,
