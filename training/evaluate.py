@@ -285,9 +285,10 @@ def _print(results: list[tuple[Evaluation, Predictions]]) -> None:
         other = f" ({OTHER_DATA})" if evaluation.other_data else ""
         table = Table("", "all", *evaluation.by_source, title=f"{evaluation.network}, {evaluation.split} split{other}")
         for name in SplitMetrics.__struct_fields__:
+            told = f"{name} (before calibration)" if (evaluation.network, name) == ("checkpoint", "ece") else name
             figures = (getattr(each, name) for each in (evaluation.all, *evaluation.by_source.values()))
             cells = (describe_share(each) if isinstance(each, Share) else f"{each:.4f}" for each in figures)
-            table.add_row(name, *cells)
+            table.add_row(told, *cells)
         console.print(table)
     if len(results) == 2:
         names = [evaluation.network for evaluation, _ in results]

@@ -130,6 +130,9 @@ def test_the_figures_are_printed_and_the_two_are_compared(bundle, finished_run, 
         "name the same taxon: 30 of 30",
     ):
         assert text in printed
+    before, after = (line for line in printed.splitlines() if "ece" in line)
+    assert "ece (before calibration)" in before
+    assert "before calibration" not in after
 
 
 def test_nothing_to_evaluate_is_a_one_line_error(data, monkeypatch, capsys):

@@ -37,7 +37,8 @@ def drop_copies(
     """Leaves out byte-for-byte copies.
 
     Of equal files one is kept: by published split, in the order test, validation, calibration, none, train; within a
-    split, the one with the smallest `picture_id`. The reason says so if the copies have different taxa.
+    split, the one with the shortest file name, since copies are called "IMG_1 (1).jpg" or "IMG_1 - Copy.jpg"; then the
+    one with the smallest `picture_id`. The reason says so if the copies have different taxa.
     """
     originals: dict[str, LabeledPicture] = {}
     for picture in pictures:
@@ -55,8 +56,9 @@ def drop_copies(
     return list(originals.values()), copies
 
 
-def _precedence(picture: LabeledPicture) -> tuple[int, str]:
-    return _PRECEDENCE[picture.record.split], picture.picture_id
+def _precedence(picture: LabeledPicture) -> tuple[int, int, str]:
+    name = picture.record.path.rpartition("/")[2]
+    return _PRECEDENCE[picture.record.split], len(name), picture.picture_id
 
 
 class Selection(msgspec.Struct, frozen=True, eq=False):

@@ -194,11 +194,12 @@ def judge_answers(
 def describe_answers(found: ServedAnswers) -> Iterator[str]:
     """Yields the figures as lines of text."""
     counts = found.verdicts
-    yield f"verdicts on {counts.num_pictures} pictures, one at a time:"
+    total = counts.num_pictures
+    yield f"verdicts on {total} pictures, one at a time:"
     for rank, names in counts.by_rank.items():
-        right = f", right {describe_share(names.right)}" if names.right else ""
-        yield f"  {rank}: {names.num_named}{right}"
-    yield f"  uncertain: {counts.num_uncertain}; not a plant: {counts.num_not_a_plant}"
+        num_right = round(names.right.value * names.num_named) if names.right else 0
+        yield f"  {rank}: {names.num_named / total:.1%} of {total}, right {describe_share(share(num_right, total))}"
+    yield f"  uncertain: {counts.num_uncertain / total:.1%}; not a plant: {counts.num_not_a_plant / total:.1%}"
     for each in found.candidates:
         yield (
             f"candidate sets, {each.kind} coverage {each.coverage:.2f}: {describe_share(each.covered)}, "

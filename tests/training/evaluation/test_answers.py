@@ -9,6 +9,7 @@ from training.bundling.tables import fit_tables
 from training.evaluation.answers import (
     _questions,
     coverage_figures,
+    describe_answers,
     judge_answers,
     rejection_figures,
     several_pictures,
@@ -71,6 +72,16 @@ def test_other_things_and_unknown_plants_are_told_by_their_scores(model, plants)
         assert found.named_species.value <= found.named.value <= 1
         assert found.fpr95.num_pictures == 200
     assert things.fpr95.value < 0.4
+
+
+def test_the_shares_of_all_ranks_in_words_are_of_all_pictures(model, plants):
+    found = judge_answers(model, plants.outputs, plants.labels)
+    species = found.verdicts.by_rank["species"]
+    lines = [line for line in describe_answers(found) if line.startswith("  ")]
+    total = len(plants.labels)
+    assert [line.count(f" of {total}") for line in lines] == [2, 2, 2, 0]
+    right = species.right.value * species.num_named / total
+    assert lines[0].startswith(f"  species: {species.num_named / total:.1%} of {total}, right {right:.1%} ")
 
 
 def test_a_bundle_without_tables_is_measured_by_its_largest_softmax(plants):

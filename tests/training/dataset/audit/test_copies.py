@@ -36,6 +36,13 @@ def test_of_equal_copies_the_first_by_id_stays_and_the_others_name_it():
     ]
 
 
+def test_a_file_stays_and_not_its_copy_of_a_longer_name():
+    for copy in ("IMG_1 (1).jpg", "IMG_1 - Copy.jpg", "Copy of IMG_1.jpg"):
+        kept, copies = drop_copies([picture(f"wild:Iris/{copy}"), picture("wild:Rosa canina/IMG_1.jpg")])
+        assert [entry.picture_id for entry in kept] == ["wild:Rosa canina/IMG_1.jpg"]
+        assert [entry.picture for entry in copies] == [f"wild:Iris/{copy}"]
+
+
 def test_the_reason_names_another_label_of_a_copy_if_its_taxon_differs():
     original, synonym = picture("a:1.jpg", label="a:rosa-rubra"), picture("b:1.jpg", label="b:rosa-purpurea")
     _, copies = drop_copies([original, synonym, picture("b:2.jpg", label="b:iris-caerulea")])
