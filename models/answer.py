@@ -1,13 +1,13 @@
 """The answer about one plant, from the logits and features of its pictures: pure functions over NumPy arrays.
 
 `answer_plant` is the whole way: plant score of each picture -> weight of each picture -> combined logits ->
-probabilities -> verdict, lists, and the candidate set. `explain` says why, in words. What is the same for thousands of
-pictures is in `models/scoring.py`.
+probabilities -> verdict, lists, and the candidate set. What is the same for thousands of pictures is in
+`models/scoring.py`, and what says why, in words, in `models/explanation.py`.
 
 Letters in names: B pictures of one plant, N pictures or plants, F features, O outputs, T taxa.
 """
 
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -15,26 +15,20 @@ from msgspec.structs import replace
 
 from models.arrays import Doubles, Flags
 from models.calibration import CoverageKind, Cutoffs
+from models.explanation import explain, shared_ranks, what_place_decided, with_look_alikes
 from models.harmful import HARMFUL_GENERA, LARGEST_LEFT_OUT, HarmfulGenus
-from models.place import PlaceModel, Where
+from models.place import Where
 from models.ranking import (
-    RANKS,
     Floats,
-    Rank,
     RankedGroup,
     RankedTaxon,
     Verdict,
-    VerdictRank,
     best_groups,
     best_names,
     best_taxa,
     combine_pictures,
-    comparison,
-    group_scores,
-    harm_left_out,
-    name_of_taxon,
 )
-from models.scoring import AnswerModel, Decisions, Scores, add_place, decide, picture_weights, probabilities
+from models.scoring import AnswerModel, Scores, add_place, decide, picture_weights, probabilities
 from models.taxonomy import Taxonomy
 
 _TAXA_PER_PICTURE: Final = 3
@@ -158,11 +152,11 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     plant_N = _weighted(plant_B, weight_B)
     scores = Scores(*best_names(taxa_T[None], model.taxonomy), plant_N, _weighted(familiar_B, weight_B), None)
     decisions = decide(scores, model, shared_ranks(allowed_T, model.taxonomy))
-    verdict = explain(scores, decisions, taxa_T, model, question)
+    verdict = explain(scores, decisions, taxa_T, model, allowed_T)
     if place is not None and model.place is not None and question.where is not None and verdict.rank == "species":
-        sentence = _what_place_decided(place.vision_T, taxa_T, model.place, question.where, model.taxonomy)
+        sentence = what_place_decided(place.vision_T, taxa_T, model.place, question.where, model.taxonomy)
         verdict = replace(verdict, reason=f"{verdict.reason} {sentence}".rstrip())
-    verdict, look_alikes = _with_look_alikes(verdict, taxa_T, model, allowed_T)
+    verdict, look_alikes = with_look_alikes(verdict, taxa_T, model, allowed_T)
     discarded = None if allowed_T is None else probabilities(combined_O, model)[~allowed_T].sum()
     is_known = verdict.rank != "not_a_plant" and not verdict.unknown_plant
     candidates = _candidates(alone_BT, weight_B > 0, taxa_T, model, question, is_known=is_known)
@@ -188,58 +182,6 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         look_alikes=look_alikes,
         harmful=_possible_harm(scores_BT, verdict, candidates, look_alikes, model.taxonomy),
     )
-
-
-def explain(scores: Scores, decisions: Decisions, taxa_T: Doubles, model: AnswerModel, question: Question) -> Verdict:
-    """Returns the verdict on the only plant of the arrays, with its reason and its promise."""
-    taxonomy = model.taxonomy
-    cutoffs = model.calibration.cutoffs or Cutoffs()
-    verdict_rank = cast(VerdictRank, str(decisions.rank_N[0]))
-    best = RankedTaxon(taxonomy.taxa[scores.named_N[0]], float(scores.confidence_N[0]))
-    if verdict_rank == "not_a_plant" and scores.plant_N is not None:
-        reason = f"plant score {comparison(float(scores.plant_N[0]), cutoffs.plant)}."
-        return Verdict(verdict_rank, None, best.score, reason, None, unknown_plant=False)
-    if decisions.unknown_N[0] and scores.familiar_N is not None:
-        familiar = comparison(float(scores.familiar_N[0]), cutoffs.familiar)
-        reason = f"unlike the plants that this model knows: familiarity {familiar}."
-        return Verdict(verdict_rank, None, best.score, reason, None, unknown_plant=True)
-    _, genus, family = scores.position_NR[0]
-    names = best.taxon.scientific_name, taxonomy.genera.names[genus], taxonomy.families.names[family]
-    shared = shared_ranks(question.allowed_T, taxonomy)
-    reasons: list[str] = []
-    for column, (rank, name) in enumerate(zip(RANKS, names, strict=True)):
-        reached = float(scores.score_NR[0, column])
-        threshold = float(model.threshold(rank, scores.named_N)[0])
-        if rank == "species" and best.taxon.rank != "species":
-            reasons.append(f"the most likely taxon, {name}, is a {best.taxon.rank} and not a species")
-        elif reached <= 0:  # no allowed taxon may have a group with a name
-            reasons.append(f"no {rank} is known")
-        elif rank in shared:
-            reasons.append(f"every allowed taxon is of the {rank} {name}")
-        elif threshold == 1:
-            is_mistaken = getattr(model.thresholds, rank) < 1
-            why = f"{name} is too often mistaken for this model to name it"
-            reasons.append(why if is_mistaken else f"this model names no {rank}")
-        elif reached >= threshold and not scores.may_name_NR[0, column]:
-            reasons += [each for each in _warnings(scores, column, taxa_T, taxonomy) if each not in reasons]
-            reasons.append(f"{rank} {name} leaves it out")
-        else:
-            named = rank if rank == "species" else f"{rank} {name}"
-            reasons.append(f"{named} {comparison(reached, threshold)}")
-        if rank == verdict_rank:
-            promise = None if question.allowed_T is not None else model.promise(rank, best.taxon)
-            return Verdict(rank, name, reached, f"{'; '.join(reasons)}.", promise, unknown_plant=False)
-    return Verdict(verdict_rank, None, best.score, f"{'; '.join(reasons)}.", None, unknown_plant=False)
-
-
-def _warnings(scores: Scores, column: int, taxa_T: Doubles, taxonomy: Taxonomy) -> list[str]:
-    """Names the harmful genera that the best name of a rank leaves out."""
-    genera_NG = group_scores(taxa_T[None], taxonomy.genera)
-    return [
-        f"may be {genus.name}, which {genus.effect}: {comparison(float(score_N[0]), LARGEST_LEFT_OUT)}"
-        for genus, score_N, left_out_NR in harm_left_out(genera_NG, scores.position_NR, taxonomy)
-        if left_out_NR[0, column]
-    ]
 
 
 def _possible_harm(
@@ -271,44 +213,6 @@ def _possible_harm(
             taxon = RankedTaxon(taxonomy.taxa[best], float(scores_BT[0, best]))
             found.append(PossibleHarm(genus, min(score, 1.0), taxon))
     return found
-
-
-def shared_ranks(allowed_T: Flags | None, taxonomy: Taxonomy) -> frozenset[Rank]:
-    """Returns the ranks at which all taxa that the client allowed have the same name; none if it allowed all."""
-    if allowed_T is None:
-        return frozenset()
-    return frozenset(rank for rank, name_T in name_of_taxon(taxonomy).items() if len(np.unique(name_T[allowed_T])) == 1)
-
-
-def _what_place_decided(vision_T: Doubles, taxa_T: Doubles, place: PlaceModel, where: Where, taxonomy: Taxonomy) -> str:
-    """Says why another taxon ranks first than without place; nothing if it is the same."""
-    before = int(vision_T.argmax())
-    after = int(taxa_T.argmax())
-    if before == after:
-        return ""
-    (rare, total), (frequent, _) = (place.prior.records(where, taxon) for taxon in (before, after))
-    one, other = (taxonomy.taxa[taxon].scientific_name for taxon in (before, after))
-    if not total:
-        return f"Place or season decided: {one} would rank first by the pictures alone."
-    return (
-        f"Place or season decided: of {total:,} plant records within about 200 km, {frequent:,} are {other} and "
-        f"{rare:,} are {one}, which would rank first by the pictures alone."
-    )
-
-
-def _with_look_alikes(
-    verdict: Verdict, taxa_T: Doubles, model: AnswerModel, allowed_T: Flags | None
-) -> tuple[Verdict, list[RankedTaxon]]:
-    """Returns the verdict and what its species is often taken for, which its reason then names."""
-    positions = model.look_alikes.get(int(taxa_T.argmax()), ()) if verdict.rank == "species" else ()
-    likely = sorted(positions, key=lambda at: -taxa_T[at])
-    found = [
-        RankedTaxon(model.taxonomy.taxa[at], float(taxa_T[at])) for at in likely if allowed_T is None or allowed_T[at]
-    ]
-    if not found:
-        return verdict, []
-    names = " or ".join(each.taxon.scientific_name for each in found)
-    return replace(verdict, reason=f"{verdict.reason} It is often taken for {names}."), found
 
 
 def _candidates(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.answer import Question, explain, shared_ranks
 from models.calibration import Calibration, Cutoffs
+from models.explanation import explain, shared_ranks
 from models.ranking import (
     MistakenTaxa,
     Promise,
@@ -179,7 +179,7 @@ def verdict_of(
     plant_N, familiar_N = (None if each is None else np.array([each]) for each in (plant, familiar))
     scores = Scores(*best_names(taxa_T[None], taxonomy), plant_N, familiar_N, None)
     decisions = decide(scores, model, shared_ranks(allowed_T, taxonomy))
-    return explain(scores, decisions, taxa_T, model, Question(allowed_T=allowed_T))
+    return explain(scores, decisions, taxa_T, model, allowed_T)
 
 
 @pytest.mark.parametrize(
