@@ -1,4 +1,4 @@
-"""How every program starts and ends: one reader of flags, one form of an error, and its exit code.
+"""How every program starts and ends: one reader of flags, one form of an error, its exit code, and words for time.
 
 Exit codes: 1 an error that the user can fix, told in one line; 2 a flag that is unknown or cannot be read; 130 Ctrl-C;
 141 nobody reads the output any more.
@@ -204,3 +204,16 @@ def path_fields(command: Any) -> Iterator[tuple[str, Any]]:
                 yield from path_fields(hint)
             elif Path in (hint, *get_args(hint)):
                 yield name, hint
+
+
+def duration_in_words(seconds: float) -> str:
+    """Returns a length of time in its two largest units, such as "1 h 57 min"."""
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24} d {hours % 24} h"

@@ -14,6 +14,7 @@ import msgspec
 from models.bundle import load_bundle
 from models.cores import cores
 from models.errors import InputError, without_password
+from models.program import duration_in_words
 from serving.folder import Outcome
 from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
@@ -95,19 +96,12 @@ class Progress:
 
     def _say(self, end: str) -> None:
         rate = self.num_done / self.seconds if self.seconds > 0 else 0.0
-        left = f", {_duration((self._num_plants - self.num_done) / rate)} left" if rate > 0 else ""
+        left = f", {duration_in_words((self._num_plants - self.num_done) / rate)} left" if rate > 0 else ""
         failed = f", {self.counts['failed']:,} failed" if self.counts["failed"] else ""
         total = self._num_before + self._num_plants
         line = f"{self._num_before + self.num_done:,} of {total:,} plants{failed}, {rate:.1f} a second{left}"
         self._stream.write(f"\r\x1b[2K{line}{end}" if self._is_terminal else f"{line}\n")
         self._stream.flush()
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"
 
 
 class _TooManyFailed(Exception):

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from models.program import duration_in_words
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Position
 from training.engine.device import cpu_warnings, describe_device
@@ -146,7 +147,7 @@ class RunProgress:
         else:
             self._work_done += self._works[self._epoch - 1]
         if self._bar is not None:
-            left = f"{in_words(self.left_s(now))} left in all" if self._work_done else ""
+            left = f"{duration_in_words(self.left_s(now))} left in all" if self._work_done else ""
             self._bar.update(self._task, advance=1, text=", ".join(filter(None, (left, self._learned))))
         elif now - self._written >= _LINE_EVERY_S and self._epoch_taken > 1:
             self._written = now
@@ -156,7 +157,7 @@ class RunProgress:
                 f"{speed:.1f} pictures/s",
                 self._learned,
             ]
-            line = f"{', '.join(filter(None, facts))}; {in_words(self.left_s(now))} left of the run"
+            line = f"{', '.join(filter(None, facts))}; {duration_in_words(self.left_s(now))} left of the run"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def left_s(self, now: float) -> float:
@@ -166,19 +167,6 @@ class RunProgress:
         of_epoch = (self._num_batches - self._num_done) * self._works[self._epoch - 1]
         later = self._num_batches * sum(self._works[self._epoch :])
         return (of_epoch + later) * (now - self._began) / self._work_done
-
-
-def in_words(seconds: float) -> str:
-    """A length of time in its two largest units, such as "1 h 57 min"."""
-    if seconds < 59.5:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    hours = round(minutes / 60)
-    return f"{hours // 24} d {hours % 24} h"
 
 
 class Reporter:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from models.network import PlantNetwork
+from models.program import duration_in_words
 from tests.training.small import RECIPE, command, events, make_trainer
 from training.engine import reporting
 from training.engine.device import Ranks
-from training.engine.reporting import RunProgress, describe_run, in_words
+from training.engine.reporting import RunProgress, describe_run
 from training.recipe import read_recipe
 from training.train import train
 
@@ -75,7 +76,7 @@ def test_a_slow_first_batch_does_not_count():
     ],
 )
 def test_a_length_of_time_has_two_units(seconds, words):
-    assert in_words(seconds) == words
+    assert duration_in_words(seconds) == words
 
 
 class Terminal(io.StringIO):
