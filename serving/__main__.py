@@ -8,6 +8,7 @@ wait. SIGHUP reloads the bundle.
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Sequence
 from types import FrameType
@@ -24,6 +25,7 @@ from litestar.types import Receive, Scope, Send
 from models.errors import InputError
 from serving.access.origins import forwarded_allow_ips
 from serving.app import Service, create_app
+from serving.home_network import home_url, show_home_url
 from serving.metrics import Metrics, configure_logging
 from serving.protocol import HEADER_S, make_protocol
 from serving.server import DrainingServer
@@ -65,7 +67,10 @@ def _serve(settings: Settings) -> None:
     with _listen(settings.host, settings.port, "--port") as listening:
         if (own := metrics_address(settings)) is not None:
             _serve_metrics(service.metrics, *own)
-        _log.info("listening", url=_url(*listening.getsockname()[:2]))
+        host, port = listening.getsockname()[:2]
+        _log.info("listening", url=_url(host, port))
+        if sys.stdout.isatty() and (url := home_url(host, port)) is not None:
+            show_home_url(url, sys.stdout)
         server.run(sockets=[listening])
     if failures:
         if isinstance(failures[0], InputError):

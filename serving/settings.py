@@ -56,7 +56,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     corrections_days: Annotated[int, msgspec.Meta(ge=1, le=36_500)] = 365
     """How long corrections are kept, days."""
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 accepts connections from other machines."""
+    """Address to listen on; 0.0.0.0 accepts connections from other machines, and a terminal then shows the
+    address in the home network with a QR code."""
     port: Port = 8000
     """Port to listen on; 0 chooses a free one."""
     metrics: str | None = None
