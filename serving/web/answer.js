@@ -7,7 +7,7 @@ import { bar, element, printed } from "./elements.js";
 import { percent, seconds } from "./formats.js";
 import { candidateList, candidateSet, folded, groupList, guessList, lookAlikeList, pictureList, readOn } from "./lists.js";
 import {
-  aloneSentence, choiceSentence, foreignNamesSentence, harmSentences, namedSpecies, otherWarnings, placeSentence, stateOf, trustSentence, unusedSentence,
+  aloneSentence, choiceSentence, foreignNamesSentence, harmSentences, isGuess, namedSpecies, otherWarnings, placeSentence, stateOf, trustSentence, unusedSentence,
   verdictHeading, verdictSentence,
 } from "./sentences.js";
 import { candidateWords, discardedSentence, trustFigures } from "./sure.js";
@@ -41,7 +41,7 @@ export function showAnswer(answer, model, files, elapsedMs = null) {
 function verdictCard(answer, model, state) {
   const { label, title, latin } = verdictHeading(answer);
   const isNamed = answer.verdict.name !== null && state !== "contradictory";
-  return element("div", { className: `verdict verdict--${state}` },
+  return element("div", { className: `verdict verdict--${isNamed && isGuess(answer) ? "guess" : state}` },
     harmSentences(answer).map((sentence) => paragraph("verdict__harm", sentence)),
     element("p", { className: "verdict__rank" }, label),
     element("h3", { className: "verdict__name" }, printed(title)),

@@ -4,14 +4,14 @@ import { showAnswer } from "./answer.js";
 import { element, printed } from "./elements.js";
 import { modelOf } from "./model.js";
 import { waitBeforeRetry } from "./retry.js";
-import { harmSentences, knownAs, verdictHeading } from "./sentences.js";
+import { harmSentences, knownAs, stateOf, verdictHeading } from "./sentences.js";
 import { identify, isHeic } from "./service.js";
 import { shrunk } from "./shrink.js";
 import { byUncertainty, csvOf } from "./table.js";
 import { say } from "./text.js";
 
 const AT_ONCE = 2; // more would only wait in the service, where others wait too
-const KEPT = "botanify-many"; // in the tab's session storage
+const KEPT = "botanify-many-answers"; // in the tab's session storage
 
 const find = (id) => document.getElementById(id);
 let rows = JSON.parse(sessionStorage.getItem(KEPT) ?? "[]"); // { photograph, answer, error, corrected }, in the order of the photographs
@@ -123,7 +123,7 @@ function words(row) {
   const { photograph, answer, error, corrected } = row;
   const [best] = answer?.predictions ?? [];
   const heading = answer && verdictHeading(answer);
-  const isOpen = answer && answer.verdict.name === null && answer.verdict.rank !== "not_a_plant" && best;
+  const isOpen = best && stateOf(answer) === "uncertain";
   const line = (className, sentence) => sentence && element("span", { className }, printed(sentence));
   return [
     answer && harmSentences(answer).map((sentence) => line("many__harm", sentence)),

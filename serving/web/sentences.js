@@ -62,7 +62,8 @@ export function verdictHeading(answer) {
 /** Returns the species that the verdict names, or undefined. */
 export const namedSpecies = ({ verdict, predictions }) => predictions.find((taxon) => verdict.rank === "species" && taxon.scientific_name === verdict.name);
 
-const isGuess = ({ verdict }) => verdict.name !== null && !verdict.promise;
+/** Whether the verdict has a name of which nothing proves how often it is right. */
+export const isGuess = ({ verdict }) => verdict.name !== null && !verdict.promise;
 
 /** Returns which harmful plants it may be, to be said above every name; one sentence for each. */
 export function harmSentences({ harmful = [] }) {
