@@ -203,6 +203,10 @@ class Promises(msgspec.Struct, frozen=True):
     family: Promise | None = None
 
 
+NAMES_ARE_GUESSES: Final = "Names are guesses: too few photographs were left to prove how often they are right."
+"""What a bundle without any promise says of itself."""
+
+
 class MistakenTaxa(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Taxa whose names were often wrong on validation plants; their species names have a limit of their own.
 

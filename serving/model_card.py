@@ -10,7 +10,7 @@ import msgspec
 from models.bundle_record import Architecture, CommercialUse, MeasuredCoverage, Metric, Precision
 from models.place import PLACE_PART
 from models.preprocess import InputSpec
-from models.ranking import Promises, Thresholds
+from models.ranking import NAMES_ARE_GUESSES, Promises, Thresholds
 from models.taxonomy import Taxon
 from serving.loaded_bundle import LoadedBundle
 
@@ -185,13 +185,17 @@ def model_card(loaded: LoadedBundle, limits: UploadLimits, correction_days: int 
         trained_commit=record.trained_commit,
         manifest_sha256=record.manifest_sha256,
         other_data=record.other_data,
-        warnings=bundle.warnings,
+        warnings=(*bundle.warnings, *([NAMES_ARE_GUESSES] if _is_unproved(loaded) else [])),
         limits=limits,
         place=_place_facts(loaded),
         uses_place=loaded.answer_model.place is not None,
         uses_place_reason=_why_place_counts(loaded),
         corrections=None if correction_days is None else CorrectionsView(correction_days),
     )
+
+
+def _is_unproved(loaded: LoadedBundle) -> bool:
+    return loaded.answer_model.promises == Promises()
 
 
 def _languages(taxa: Sequence[Taxon]) -> tuple[str, ...]:

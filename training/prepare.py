@@ -453,6 +453,13 @@ def _print_report(report: Report, out: Path) -> None:
         print(f"  ... and {len(report.left_out) - _MOST_LISTED:,} more, all in {out / HTML_FILE}")
     for sentence in (*report.notes, *advice(report)):
         print(f"  {sentence}")
+    from training.bundling.thresholds import MIN_NAMED  # loads scipy, for which --help does not wait
+
+    if (num_calibration := report.by_split.get("calibration", 0)) < MIN_NAMED:
+        print(
+            f"  Names will be guesses: a promise of how often they are right needs {MIN_NAMED} calibration plants that "
+            f"get a name, and there are {num_calibration:,}. More, and --calibration-share 0.05, make one possible."
+        )
     for source, licenses in report.licenses.items():
         print(f"  {source}: {licenses.sentence}")
     print(f"Written: {out / MANIFEST_FILE} and {out / HTML_FILE}. Next: python training/train.py RECIPE --data {out}")

@@ -1,7 +1,7 @@
 // Says which photograph would help next: short fixed rules on the answer. No function needs a document.
 
 import { joined } from "./formats.js";
-import { stateOf } from "./sentences.js";
+import { isUnproved, stateOf } from "./sentences.js";
 import { say } from "./text.js";
 
 const SMALL_PX = 300; // networks look at 128 to 480 px; a picture much smaller than that has lost its detail
@@ -19,18 +19,19 @@ const KINDS = {
 };
 
 /** Returns up to three photographs that would help next, as phrases, the most helpful first. */
-export function adviceFor(answer) {
+export function adviceFor(answer, model = null) {
   const state = stateOf(answer);
   const rules = { not_a_plant: notAPlantAdvice, contradictory: () => [say("advice.one_plant")] }[state] ?? plantAdvice;
-  return rules(answer, state).filter(Boolean).slice(0, MAX_ADVICE);
+  return rules(answer, state, model).filter(Boolean).slice(0, MAX_ADVICE);
 }
 
 function notAPlantAdvice({ images }) {
   return [say("advice.plant_only"), smallPictures(images)];
 }
 
-function plantAdvice({ images, families, predictions, verdict }, state) {
-  const isSure = state === "species" && verdict.promise;
+function plantAdvice({ images, families, predictions, verdict }, state, model) {
+  // Better photographs change little where the model itself was made from too few.
+  const isSure = (state === "species" && verdict.promise) || isUnproved(model);
   return [
     unusedPictures(images),
     verdict.name === null && looksLikeTwo(predictions) && say("advice.two_plants"),

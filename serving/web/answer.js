@@ -31,7 +31,7 @@ export function showAnswer(answer, model, files, elapsedMs = null) {
     state === "contradictory" && alone(answer.images),
     lookAlikeList(answer),
     guessList(answer, state),
-    note("advice", say("advice.title"), adviceFor(answer)),
+    note("advice", say("advice.title"), adviceFor(answer, model)),
     note("warning", say("card.note"), warnings, { lang: "en" }),
     sureness(answer, model, state, elapsedMs),
     state !== "not_a_plant" && correction(answer, model, files),

@@ -65,6 +65,9 @@ export const namedSpecies = ({ verdict, predictions }) => predictions.find((taxo
 /** Whether the verdict has a name of which nothing proves how often it is right. */
 export const isGuess = ({ verdict }) => verdict.name !== null && !verdict.promise;
 
+/** Returns whether nothing is proved of any name that a model gives, since it was made from few photographs. */
+export const isUnproved = (model) => Boolean(model?.promises) && !Object.values(model.promises).some(Boolean);
+
 /** Returns which harmful plants it may be, to be said above every name; one sentence for each. */
 export function harmSentences({ harmful = [] }) {
   return harmful.map(({ harm, prediction }) => say(`harm.${harm}`, { name: knownAs(prediction) }));
@@ -74,6 +77,7 @@ export function harmSentences({ harmful = [] }) {
 export function verdictSentence(answer, model) {
   const state = stateOf(answer);
   if (state === "species") return alternativesSentence(answer);
+  if (state === "uncertain" && isUnproved(model)) return say("card.meaning.few");
   if (state === "unknown_plant" && model) return say("card.meaning.unknown_plant", { n: model.num_taxa });
   return say(state === "unknown_plant" ? "card.meaning.unlike" : `card.meaning.${state}`);
 }

@@ -325,6 +325,7 @@ def test_official_splits_common_names_and_small_classes_are_told_on_the_terminal
     printed = capsys.readouterr().out
     assert "21 pictures of 3 classes: 9 train, 3 validation, 9 test" in printed
     assert "too small for a validation picture" not in printed
+    assert "Names will be guesses: a promise of how often they are right needs 300 calibration plants" in printed
 
 
 def test_a_folder_with_train_and_val_alone_gets_its_test_pictures_from_train(tmp_path):

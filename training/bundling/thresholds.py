@@ -20,7 +20,16 @@ from scipy.stats import binom
 
 from models.arrays import Flags
 from models.metrics import Whole, negative_log_likelihood
-from models.ranking import RANKS, Floats, Promise, Promises, Rank, Thresholds, output_probabilities
+from models.ranking import (
+    NAMES_ARE_GUESSES,
+    RANKS,
+    Floats,
+    Promise,
+    Promises,
+    Rank,
+    Thresholds,
+    output_probabilities,
+)
 from models.taxonomy import Taxonomy
 from training.evaluation.predictions import Plants, RankScores, Rows, chunks, named, weights_by_plant
 
@@ -37,6 +46,8 @@ LEAST_NAMED: Final = 20
 """Named plants below which no threshold is fitted: where 20 names are right, up to 14 % may still be wrong."""
 UNFITTED: Final = 0.9
 """The threshold where none is fitted. Calibrated scores from here on are right in 90 % of the cases or more."""
+FEWEST_NAMED: Final = 0.1
+"""Share of the calibration plants that get a name below which a bundle hardly names anything."""
 GRID: Final = tuple(round(step / 1000, 3) for step in range(999, 499, -1))
 """Thresholds, the strictest first. From 0.5 on a name is at least as likely as all others of its rank together."""
 
@@ -52,7 +63,7 @@ class FittedThreshold(msgspec.Struct, frozen=True):
     num_wrong: int
     """Number of these whose name is wrong."""
     has_few_plants: bool = False
-    """Whether the threshold is 0.9 and not fitted, since fewer than 20 of the calibration plants reach 0.5."""
+    """Whether the threshold is 0.9 and not fitted, since the calibration plants are too few."""
 
 
 class FittedThresholds(msgspec.Struct, frozen=True):
@@ -61,6 +72,8 @@ class FittedThresholds(msgspec.Struct, frozen=True):
     species: FittedThreshold
     genus: FittedThreshold
     family: FittedThreshold
+    num_plants: int
+    """Number of calibration plants, of all ranks and none."""
     mistaken: FittedThreshold | None = None
     """That of the species that are often mistaken; None if there are none, or if the species threshold was given."""
 
@@ -76,13 +89,26 @@ class FittedThresholds(msgspec.Struct, frozen=True):
 
     @property
     def warnings(self) -> list[str]:
-        """What to know about the ranks whose threshold is not fitted, in sentences."""
-        return [
-            f"The threshold of {rank} is {UNFITTED} and not fitted, since fewer than {LEAST_NAMED} calibration plants "
-            f"without a finer name score {GRID[-1]} or more: add pictures, or give --thresholds {rank}=NUMBER."
+        """What to know about names that are not proved, few or none, in sentences."""
+        found = []
+        if self.promises == Promises():
+            found.append(
+                f"{NAMES_ARE_GUESSES} A promise needs {MIN_NAMED} calibration plants that get a name; there are "
+                f"{self.num_plants:,} in all. More photographs, prepared with --calibration-share, make one possible."
+            )
+        named = sum(fitted.num_named for fitted in (self.species, self.genus, self.family, self.mistaken) if fitted)
+        if named < FEWEST_NAMED * self.num_plants:
+            found.append(
+                f"Only {named:,} of {self.num_plants:,} calibration plants get a name, so the service will answer "
+                "nearly every photograph with `uncertain`: add pictures, or give --thresholds species=NUMBER."
+            )
+        found += [
+            f"The threshold of {rank} is {UNFITTED} and not fitted, since the calibration plants without a finer name "
+            f"are too few: add pictures, or give --thresholds {rank}=NUMBER."
             for rank in RANKS
             if getattr(self, rank).has_few_plants
         ]
+        return found
 
 
 def fit_temperature(logits: Rows, labels: Whole, taxonomy: Taxonomy, plants: Plants) -> float:
@@ -158,7 +184,7 @@ def fit_thresholds(
             left_N |= mistaken_N & ~named(scores["species"].score_N, found["mistaken"].threshold)
     if not proves:
         found = {name: replace(each, promise=None) for name, each in found.items()}
-    return FittedThresholds(**found)
+    return FittedThresholds(num_plants=len(left_N), **found)
 
 
 def fit_threshold(scores: RankScores) -> FittedThreshold:
@@ -171,8 +197,9 @@ def fit_threshold(scores: RankScores) -> FittedThreshold:
     probabilities, and the chance of few of them is at most the binomial one with their mean (Hoeffding 1956). The test
     therefore holds for the mean risk at the scores of the calibration plants, those that no finer rank names.
 
-    If no threshold passes, it is the loosest that names at least 20 plants, 95 % of them right, without a promise; or 1
-    if there is none, so that the rank stays silent. If fewer than 20 plants reach 0.5, they say nothing: it is 0.9.
+    If no threshold passes, it is the loosest that names at least 20 plants, 95 % of them right, without a promise. If
+    there is none, it is 0.9 where the plants are too few to tell: fewer than 20 reach 0.5, or fewer than 300 and those
+    that reach 0.9 do not refute that 90 % of such names are right. Otherwise it is 1, so that the rank stays silent.
     """
     ascending = np.argsort(scores.score_N)
     thresholds = np.asarray(GRID)
@@ -188,10 +215,14 @@ def fit_threshold(scores: RankScores) -> FittedThreshold:
         wrong = int(wrong_G[passed[-1]])
         promise = Promise(max_risk=MAX_RISK, confidence=CONFIDENCE, num_named=named, num_wrong=wrong)
         return FittedThreshold(GRID[passed[-1]], promise, named, wrong)
-    if named_G[-1] < LEAST_NAMED:
-        return replace(_without_promise(scores, UNFITTED), has_few_plants=bool((scores.score_N > 0).any()))
     holding = np.flatnonzero((named_G >= LEAST_NAMED) & (wrong_G <= MAX_RISK * named_G))
-    return _without_promise(scores, GRID[holding[-1]] if len(holding) else 1.0)
+    if len(holding):
+        return _without_promise(scores, GRID[holding[-1]])
+    unfitted = _without_promise(scores, UNFITTED)
+    is_refuted = binom.sf(unfitted.num_wrong - 1, unfitted.num_named, 1 - UNFITTED) < 1 - CONFIDENCE
+    if named_G[-1] < LEAST_NAMED or (named_G[-1] < MIN_NAMED and not is_refuted):
+        return replace(unfitted, has_few_plants=bool((scores.score_N > 0).any()))
+    return _without_promise(scores, 1.0)
 
 
 def _without_promise(scores: RankScores, threshold: float) -> FittedThreshold:

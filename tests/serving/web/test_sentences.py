@@ -170,6 +170,14 @@ def test_one_picture_that_may_show_two_plants_is_asked_for_again(page):
     assert "each plant by itself, if the picture shows two" not in page("advice.js", "adviceFor", of_one_family)
 
 
+def test_photographs_are_not_blamed_for_a_model_made_from_few(page, say):
+    unsure = answer("uncertain", None, 0.5)
+    few, proved = ({"promises": {"species": promise, "genus": None, "family": None}} for promise in (None, {}))
+    assert len(page("advice.js", "adviceFor", unsure, proved)) > len(page("advice.js", "adviceFor", unsure, few)) == 0
+    assert "made from few photographs" in say("verdictSentence", unsure, few)
+    assert "made from few photographs" not in say("verdictSentence", unsure, proved)
+
+
 def test_a_thing_is_called_no_plant(page):
     assert page("sentences.js", "verdictHeading", NOT_A_PLANT) == {
         "label": "No plant", "title": "This does not look like a plant", "latin": None,

@@ -118,15 +118,31 @@ def test_fewer_than_20_plants_give_a_threshold_of_0_9_and_a_warning():
     found = fit_thresholds({"species": few, "genus": few, "family": unnamed})
     assert (found.thresholds, found.promises) == (Thresholds(0.9, 0.9, 0.9), Promises())
     assert (found.species.num_named, found.genus.num_named) == (19, 0)
-    assert [warning.split(" is 0.9")[0] for warning in found.warnings] == [
+    guesses, *unfitted = found.warnings
+    assert guesses.startswith("Names are guesses: ")
+    assert "needs 300 calibration plants that get a name; there are 69 in all." in guesses
+    assert [warning.split(" is 0.9")[0] for warning in unfitted] == [
         "The threshold of species",
         "The threshold of genus",
     ]
 
 
-def test_a_rank_whose_names_are_wrong_stays_silent():
-    found = fit_threshold(RankScores(np.ones(LEAST_NAMED), np.arange(LEAST_NAMED) > 1))
-    assert (found.threshold, found.num_named) == (1.0, 0)  # a score of exactly 1 is no exception
+@pytest.mark.parametrize(("num_wrong", "threshold"), [(1, 0.5), (2, 0.9), (5, 1.0)])
+def test_few_plants_name_from_0_9_unless_they_refute_that_such_names_are_right(num_wrong, threshold):
+    found = fit_threshold(RankScores(np.ones(LEAST_NAMED), np.arange(LEAST_NAMED) >= num_wrong))
+    assert (found.threshold, found.has_few_plants) == (threshold, threshold == 0.9)
+    assert found.num_named == (0 if threshold == 1.0 else LEAST_NAMED)  # a score of exactly 1 is no exception
+
+
+def test_many_plants_without_a_threshold_that_holds_are_not_named():
+    right = np.arange(MIN_NAMED) % 14 > 0  # 93 % right at every score
+    assert fit_threshold(RankScores(np.full(MIN_NAMED, 0.95), right)).threshold == 1.0
+
+
+def test_a_bundle_that_names_next_to_nothing_is_not_sealed_in_silence():
+    unsure = RankScores(np.full(240, 0.45), np.ones(240, dtype=bool))
+    found = fit_thresholds({"species": unsure, "genus": unsure, "family": unsure})
+    assert any(warning.startswith("Only 0 of 240 calibration plants get a name, so") for warning in found.warnings)
 
 
 def test_a_threshold_that_is_given_is_kept_and_has_no_promise():
