@@ -1,7 +1,6 @@
 """The client with asyncio, and the one with threads: what they send, when they send it again, and what came back."""
 
 import asyncio
-import email.utils
 import io
 import itertools
 import math
@@ -12,7 +11,6 @@ import time
 import weakref
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing, suppress
-from datetime import UTC
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -22,6 +20,7 @@ import msgspec
 
 from models.errors import BotanifyError, InputError, PictureError, without_password
 from models.preprocess import read_picture
+from models.retry_after import retry_after_s
 from serving.schemas import MAX_IMAGES, Identification, Parameters, Problem
 
 EVERYTHING: Final = Parameters()
@@ -170,7 +169,7 @@ class AsyncClient:
                 failure = ServiceRefusal(_problem(response, shown))
                 pause_s = math.inf
                 if response.status_code in _AGAIN:
-                    pause_s = _retry_after_s(response.headers.get("Retry-After", ""))
+                    pause_s = retry_after_s(response.headers.get("Retry-After", ""))
             left_s = end - _now() - pause_s
             if left_s < _FIRST_PAUSE_S or (num_unreached > _MOST_UNREACHED and not self._has_answered):
                 break
@@ -362,17 +361,6 @@ def _problem(response: httpx.Response, url: str) -> Problem:
             place = str(found.copy_with(userinfo=b"", query=None, fragment=None)).removesuffix("/identify")
         detail = f"{url} redirects to {place} ({status} {phrase}): give that address, if you trust it."
     return Problem("about:blank", phrase, status, detail, "http_error", "")
-
-
-def _retry_after_s(text: str) -> float:
-    """Returns the seconds of a `Retry-After`, which are a number or a date (RFC 9110, 10.2.3); 0 for anything else."""
-    if text.isdecimal():
-        return float(text)
-    try:
-        date = email.utils.parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
-        return 0.0
-    return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - time.time())
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -8,10 +8,9 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from threading import Event, Lock
-from time import monotonic, time
+from time import monotonic
 from typing import Final, TypeVar
 
 import httpx
@@ -19,6 +18,7 @@ import msgspec
 
 from models.atomic_file import replaced, sync
 from models.errors import DataError, without_password
+from models.retry_after import retry_after_s
 
 _AGENT: Final = "botanify (fetches training data)"
 _TIMEOUT_S: Final = 60.0
@@ -224,7 +224,8 @@ class Fetcher:
         with self._client.stream(method, url, headers=dict(headers)) as response:
             status = response.status_code
             if status in _TRY_LATER or status >= 500:
-                raise _TryAgainError(f"status {status}", _retry_after_s(response))
+                asked_s = retry_after_s(response.headers.get("Retry-After", ""))
+                raise _TryAgainError(f"status {status}", min(asked_s, _LONGEST_RETRY_AFTER_S))
             if status >= 300 and status != {"HEAD": 405, "GET": 416}[method]:
                 raise DataError(f"{url} cannot be fetched", value=f"status {status}", remedy="check the address")
             yield response
@@ -285,15 +286,6 @@ def _version(response: httpx.Response) -> str:
     """What names the version of a file in If-Range, which takes no weak ETag."""
     tag: str = response.headers.get("ETag", "")
     return tag if tag.startswith('"') else str(response.headers.get("Last-Modified", ""))
-
-
-def _retry_after_s(response: httpx.Response) -> float:
-    text = response.headers.get("Retry-After", "")
-    try:
-        seconds = float(text) if text.isdecimal() else parsedate_to_datetime(text).timestamp() - time()
-    except (ValueError, OverflowError):  # such as a year with 14 digits
-        return 0.0
-    return min(seconds, _LONGEST_RETRY_AFTER_S)
 
 
 def _host(url: str) -> str:

@@ -2,13 +2,12 @@
 
 import asyncio
 from datetime import date
-from email.utils import formatdate
 from unittest import mock
 
 import httpx
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import InputError
@@ -227,27 +226,3 @@ def test_a_redirect_is_refused_with_the_other_address(location, place):
         talk.run()
     assert f"http://host:1/ redirects to {place} (301 " in str(caught.value)
     assert len(talk.requests) == 1
-
-
-@pytest.mark.parametrize(("later_s", "pause_s"), [(60, 60), (-60, 0), (0, 0)])
-@pytest.mark.parametrize("zone", ["GMT", "-0000", "+0000"])
-def test_retry_after_may_be_a_date(later_s, pause_s, zone, monkeypatch):
-    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
-    when = formatdate(1_800_000_000 + later_s, usegmt=True).replace("GMT", zone)
-    talk = Talk(refusal(503, when), ok(), chance=lambda low, high: low)
-    talk.run()
-    assert talk.pauses == [pause_s]
-
-
-@given(st.text(st.characters(codec="ascii", categories=["L", "N", "P", "Zs"]), max_size=40))
-@example("Mon, 23 Nov 2026 99999999999999999999:00:00 GMT")
-@example("Mon, 23 Nov 2026 06:11:21 +999999999999")
-@example("9" * 400)
-def test_any_retry_after_is_a_pause_or_the_end(text):
-    talk = Talk(refusal(503, text), ok(), chance=lambda low, high: low)
-    try:
-        talk.run()
-    except ServiceRefusal:
-        assert talk.pauses == []
-    else:
-        assert 0 <= talk.pauses[0] < 120

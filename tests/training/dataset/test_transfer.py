@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from email.utils import formatdate
 from unittest.mock import Mock
 
@@ -106,11 +107,10 @@ def test_status_416_ends_a_complete_part_and_begins_a_longer_one_again(server, t
         ("99999", 599, 601),
         ("a date", 200, 301),
         ("soon", 0, 1),
-        ("Mon, 01 Jan 99999999999999 00:00:00 GMT", 0, 1),
     ],
 )
 def test_a_pause_is_as_long_as_the_server_asks_within_reason(server, tmp_path, waits, retry_after, least, most):
-    date = formatdate(transfer.time() + 300, usegmt=True)
+    date = formatdate(time.time() + 300, usegmt=True)
     server.faults = [(503, date if retry_after == "a date" else retry_after)]
     fetch(server, tmp_path / "a.tar.gz")
     assert len(waits) == 1
