@@ -1,5 +1,6 @@
 """How pictures come into the page and what it sends, in a real browser."""
 
+import base64
 import io
 import re
 
@@ -115,6 +116,22 @@ def test_large_picture_is_sent_smaller_upright_and_without_exif(open_tab):
         assert sent.getpixel((1100, 100)) == pytest.approx(BLUE, abs=8)
     assert small == PHOTOGRAPHS[0]["buffer"]  # as it was chosen
     assert tab.faults == []
+
+
+def test_photograph_that_the_browser_cannot_show_has_a_tile_and_then_a_picture(open_tab):
+    tab = open_tab("phone")
+    tab.is_held = True
+    tab.choose(file("garden.heic", b"no JPEG", "image/heic"))
+    tab.page.wait_for_selector(".tile__image--none")
+    assert tab.page.locator(".tile").bounding_box()["height"] > 40
+    assert tab.page.inner_text(".tile b") == "HEIC"
+    preview = f"data:image/jpeg;base64,{base64.b64encode(DOG_ROSE['buffer']).decode()}"
+    tab.is_held, tab.answer = False, SPECIES | {"images": [SPECIES["images"][0] | {"preview": preview}]}
+    tab.page.click("#choice-label")
+    tab.page.fill("#choice-name", "Rosa")
+    tab.page.keyboard.press("Enter")  # asks again
+    tab.page.wait_for_selector(f".tile img[src='{preview}'][alt='picture 1, garden.heic']")
+    assert b'name="preview"' in tab.asked[0]
 
 
 def test_picture_over_the_limit_of_the_service_is_never_sent(open_tab):

@@ -34,6 +34,8 @@ def test_a_person_confirms_corrects_and_takes_back(browser, new_page, bundle_fol
         page = tab.page
         assert accessibility_faults(page) == []
         assert not scrolls_sideways(page)
+        question, certain = (page.get_by_text(words).bounding_box() for words in ("Is that right?", "I am certain"))
+        assert question["y"] < certain["y"]
         page.evaluate("document.addEventListener('corrected', ({ detail }) => { window.heard = detail; })")
         page.get_by_role("button", name="Yes, Dog rose").click()
         page.get_by_text("Kept: Rosa canina, 0 photographs").wait_for()
