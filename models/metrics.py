@@ -24,6 +24,10 @@ class Share(msgspec.Struct, frozen=True):
     num_pictures: int
     interval_95: tuple[float, float]
 
+    def __str__(self) -> str:
+        low, high = self.interval_95
+        return f"{self.value:.1%} ({low:.1%} to {high:.1%}) of {self.num_pictures:,}"
+
 
 class NamesOfRank(msgspec.Struct, frozen=True):
     """The verdicts that name a taxon of one rank."""

@@ -28,7 +28,7 @@ from models.session import NetworkOutput
 from models.text_table import as_csv
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.answers import describe_answers, describe_share, judge_answers
+from training.evaluation.answers import describe_answers, judge_answers
 from training.evaluation.predictions import Predictions
 from training.evaluation.provenance import OTHER_DATA, is_other_data, require_same_outputs
 from training.evaluation.split_metrics import (
@@ -287,7 +287,7 @@ def _print(results: list[tuple[Evaluation, Predictions]]) -> None:
         for name in SplitMetrics.__struct_fields__:
             told = f"{name} (before calibration)" if (evaluation.network, name) == ("checkpoint", "ece") else name
             figures = (getattr(each, name) for each in (evaluation.all, *evaluation.by_source.values()))
-            cells = (describe_share(each) if isinstance(each, Share) else f"{each:.4f}" for each in figures)
+            cells = (str(each) if isinstance(each, Share) else f"{each:.4f}" for each in figures)
             table.add_row(told, *cells)
         console.print(table)
     if len(results) == 2:

@@ -243,9 +243,7 @@ def report(all_of_them: Iterable[Correction]) -> str:
 
 
 def _shares(name: str, right_N: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> str:
-    found = share(int(right_N.sum()), len(right_N))
-    low, high = found.interval_95
-    return f"{name}: {found.value:.1%} of {found.num_pictures:,} right ({low:.1%} to {high:.1%})"
+    return f"{name}: {share(int(right_N.sum()), len(right_N))} right"
 
 
 def _week(created: str) -> str:

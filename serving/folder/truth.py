@@ -215,8 +215,7 @@ def in_words(report: TruthReport) -> str:
 
 
 def _rank_in_words(figures: RankFigures) -> str:
-    low, high = figures.right.interval_95
-    words = f"{figures.right.value:.1%} right ({low:.1%} to {high:.1%}) of {figures.right.num_pictures:,} rows"
+    words = f"{figures.right} rows right"
     right = figures.verdicts.right
     return words if right is None else f"{words}; {right.value:.1%} of {figures.verdicts.num_named:,} verdicts"
 

@@ -198,25 +198,19 @@ def describe_answers(found: ServedAnswers) -> Iterator[str]:
     yield f"verdicts on {total} pictures, one at a time:"
     for rank, names in counts.by_rank.items():
         num_right = round(names.right.value * names.num_named) if names.right else 0
-        yield f"  {rank}: {names.num_named / total:.1%} of {total}, right {describe_share(share(num_right, total))}"
+        yield f"  {rank}: {names.num_named / total:.1%} of {total}, right {share(num_right, total)}"
     yield f"  uncertain: {counts.num_uncertain / total:.1%}; not a plant: {counts.num_not_a_plant / total:.1%}"
     for each in found.candidates:
         yield (
-            f"candidate sets, {each.kind} coverage {each.coverage:.2f}: {describe_share(each.covered)}, "
+            f"candidate sets, {each.kind} coverage {each.coverage:.2f}: {each.covered}, "
             f"mean over taxa {each.macro_covered:.1%}, {each.mean_size:.1f} taxa on average"
         )
     for several in found.several_pictures:
-        yield f"{several.num_pictures} pictures of a species at once: top-1 {describe_share(several.top1)}"
+        yield f"{several.num_pictures} pictures of a species at once: top-1 {several.top1}"
     for name, strangers in (("other things", found.things), ("plants of unknown species", found.unknown)):
         if strangers is not None:
             yield (
-                f"{name}: AUROC {strangers.auroc:.3f}, at 95 % of known plants kept {describe_share(strangers.fpr95)} "
-                f"({strangers.score}); named at any rank {describe_share(strangers.named)}, as a species "
-                f"{describe_share(strangers.named_species)}"
+                f"{name}: AUROC {strangers.auroc:.3f}, at 95 % of known plants kept {strangers.fpr95} "
+                f"({strangers.score}); named at any rank {strangers.named}, as a species "
+                f"{strangers.named_species}"
             )
-
-
-def describe_share(figure: Share) -> str:
-    """Returns a share, its interval and its number of pictures."""
-    low, high = figure.interval_95
-    return f"{figure.value:.1%} [{low:.1%}, {high:.1%}] of {figure.num_pictures}"

@@ -175,9 +175,9 @@ def test_the_report_counts_what_people_are_certain_of(folder, capsys):
     unsure = correction(10, certain=False)
     fill(folder, *((each,) for each in (*right, *wrong, unsure)))
     said = run(capsys, "report", folder)
-    assert "all: 60.0% of 10 right" in said
-    assert "Crocus vernus: 0.0% of 4 right" in said
-    assert "2026-W40: 100.0% of 4 right" in said
+    assert "all: 60.0% (31.3% to 83.2%) of 10 right" in said
+    assert "Crocus vernus: 0.0% (0.0% to 49.0%) of 4 right" in said
+    assert "2026-W40: 100.0% (51.0% to 100.0%) of 4 right" in said
     assert "0.27 to 0.33: 0.0% of 4" in said
     assert "No correction is certain." in run(capsys, "report", folder, "--model", "other 1")
 

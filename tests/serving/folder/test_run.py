@@ -277,7 +277,7 @@ def test_true_names_of_a_list_give_figures_also_afterwards(photographs, out, bun
     assert (report["num_rows"], report["num_failed"]) == (3, 1)
     assert report["by_rank"]["species"]["right"]["value"] == 1 / 3
     assert report["confusions"] == [{"right": "Rosa canina", "named": "Bellis perennis", "count": 1}]
-    assert "species: 33.3% right (6.1% to 79.2%) of 3 rows" in capsys.readouterr().err
+    assert "species: 33.3% (6.1% to 79.2%) of 3 rows right" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("changed", [False, True])

@@ -105,7 +105,7 @@ def test_failed_rows_and_unknown_names_are_not_right(bundle):
     assert report.unknown == {"Helianthus annuus": 1}
     assert (species.verdicts.num_named, species.verdicts.right.value) == (2, 0.5)
     assert in_words(report).splitlines()[::3] == [
-        "species: 33.3% right (6.1% to 79.2%) of 3 rows; 50.0% of 2 verdicts",
+        "species: 33.3% (6.1% to 79.2%) of 3 rows right; 50.0% of 2 verdicts",
         "1 true names are unknown to the model, 1 rows failed",
     ]
 
