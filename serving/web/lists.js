@@ -11,10 +11,13 @@ const NUM_GUESSES = 3;
 const LEAST_GUESS = 0.02; // probability of a guess that is worth a look
 
 /** Shows the likeliest plants where the answer has no species: those of the genus or family that it names, or all. */
-export function guessList({ predictions, verdict }, state) {
+export function guessList({ predictions, verdict, harmful = [] }, state) {
   if (!["genus", "family", "uncertain", "unknown_plant"].includes(state)) return null;
   const fits = (taxon) => verdict.name === null || taxon[state] === verdict.name;
-  const guesses = predictions.filter((taxon) => fits(taxon) && taxon.score >= LEAST_GUESS).slice(0, NUM_GUESSES);
+  const likely = predictions.filter((taxon) => fits(taxon) && taxon.score >= LEAST_GUESS).slice(0, NUM_GUESSES);
+  // A plant that the card warns of is among its guesses, however unlikely it is.
+  const warnedOf = harmful.map(({ prediction }) => prediction).filter((taxon) => fits(taxon) && !likely.some(({ taxon_id: id }) => id === taxon.taxon_id));
+  const guesses = [...likely, ...warnedOf];
   if (!guesses.length) return null;
   return element("section", { className: "guesses" },
     element("h3", { className: "answer__heading" }, say(`guesses.${state === "unknown_plant" ? "resembles" : "title"}`)),

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.serving.tiny import TAXA
-from tests.serving.web.examples import HARMFUL, SPECIES, STATES, picture
+from tests.serving.web.examples import HARM, HARMFUL, SPECIES, STATES, UNKNOWN_PLANT, picture
 from tests.serving.web.tab import PHOTOGRAPHS, VIEWS, accessibility_faults, screenshot, scrolls_sideways
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -44,6 +44,14 @@ def test_harm_stands_above_the_name_and_nothing_around_it_is_green(open_tab, vie
         (".verdict__rank", "color"),
     ):
         assert not is_green(tab.page.eval_on_selector(selector, color, style)), selector
+
+
+def test_a_plant_that_the_card_warns_of_is_among_its_guesses(open_tab):
+    tab = open_tab()
+    tab.show(UNKNOWN_PLANT | {"harmful": [HARM]})
+    assert (
+        tab.page.locator(".guesses li").all_inner_texts()[-1].split()[:4] == "Poison ivy Toxicodendron radicans".split()
+    )
 
 
 def type_choice(page, text):
