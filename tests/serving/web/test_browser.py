@@ -49,9 +49,12 @@ def test_harm_stands_above_the_name_and_nothing_around_it_is_green(open_tab, vie
 def test_a_plant_that_the_card_warns_of_is_among_its_guesses(open_tab):
     tab = open_tab()
     tab.show(UNKNOWN_PLANT | {"harmful": [HARM]})
-    assert (
-        tab.page.locator(".guesses li").all_inner_texts()[-1].split()[:4] == "Poison ivy Toxicodendron radicans".split()
-    )
+    assert tab.page.locator(".guesses li").all_inner_texts()[-1].split()[:4] == [
+        "Poison",
+        "ivy",
+        "Toxicodendron",
+        "radicans",
+    ]
 
 
 def type_choice(page, text):
