@@ -250,8 +250,7 @@ def answers(draw):
 
 
 @of_any_answer
-@given(whole=answers(), model=st.sampled_from([None, MODEL]))
-@pytest.mark.parametrize("language", ["en", "de", "fr", "es"])
+@given(whole=answers(), model=st.sampled_from([None, MODEL]), language=st.sampled_from(["en", "de", "fr", "es"]))
 def test_sentences_are_whole(page_in, language, whole, model):
     for text in everything(page_in(language), whole, model):
         assert not re.search(r"undefined|null|NaN|\[object|  |\bInfinity", text), text
