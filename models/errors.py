@@ -4,6 +4,7 @@ Every class has a `code` for the HTTP contract and the logs. Messages may be rew
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,12 @@ _USER_AND_PASSWORD: Final = re.compile(r"(?<=://)(?:[^\s/]*|/?[^\s/:\[]*:(?!\d+/
 def without_password(text: str) -> str:
     """Returns a text in which each address, such as s3://user:password@bucket, has neither user nor password."""
     return _USER_AND_PASSWORD.sub("", text)
+
+
+def some_of(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Returns the first texts, and how many others there are: "a, b and 9 more"."""
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
 
 
 class BotanifyError(Exception):

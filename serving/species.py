@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from models.arrays import Flags
-from models.errors import InputError
+from models.errors import InputError, some_of
 from models.examples import Example
 from models.taxonomy import KnownName, NameMatch, TaxaChoice, Taxon, TaxonNames
 from serving.errors import BadParameter
@@ -272,6 +272,4 @@ def _not_known(where: str, unknown: Sequence[str]) -> str:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    shown = [repr(name[:_NAME_LENGTH]) for name in names[:_NUM_NAMED]]
-    others = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {others:,} more" if others else "")
+    return some_of([repr(name[:_NAME_LENGTH]) for name in names], _NUM_NAMED)

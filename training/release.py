@@ -32,7 +32,7 @@ from rich.table import Table
 from models.atomic_file import locked, replaced, sync, write_json
 from models.bundle import BUNDLE_FILE, Bundle, file_sha256, load_bundle
 from models.bundle_record import Precision
-from models.errors import BundleError, DataError
+from models.errors import BundleError, DataError, some_of
 from training.dataset.sources.record import Split
 from training.recipe import WholeNumber
 from training.toml_file import Section
@@ -230,8 +230,7 @@ def _compare(
         table.add_row(name, f"{share.old:.1%}", f"{share.new:.1%}", loss, f"{low} to {high}", f"{share.num_plants:,}")
     Console().print(table)
     for title, names in (("New", found.added_taxa), ("Gone", found.removed_taxa)):
-        more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-        print(f"{title} taxa ({len(names):,}): {', '.join(names[:_MOST_NAMES]) or 'none'}{more}.")
+        print(f"{title} taxa ({len(names):,}): {some_of(names, _MOST_NAMES) or 'none'}.")
     if found.num_left_out:
         print(f"{found.num_left_out:,} pictures were left out: a bundle does not know their taxon.")
     return found

@@ -34,6 +34,10 @@ def test_a_share_has_its_wilson_interval(hits, total, low, high):
     assert found.interval_95 == pytest.approx((low, high), abs=1e-4)
 
 
+def test_a_share_in_words_has_its_interval_and_its_number():
+    assert str(share(2848, 3642)) == "78.2% (76.8% to 79.5%) of 3,642"
+
+
 @pytest.mark.parametrize(
     ("plants", "number"), [([0, 1, 2, 3], 4), ([5, 5, 7, 7], 2), ([0, 0, 0, 1], 1.6), ([3, 3, 3], 1)]
 )

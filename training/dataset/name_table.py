@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from models.errors import DataError
+from models.errors import DataError, some_of
 from models.taxonomy import LANGUAGE, Taxon, Taxonomy, taxon_id_from_name
 from models.text_table import TextTable
 from training.dataset.names import parse_name
@@ -83,10 +83,9 @@ def with_names(taxonomy: Taxonomy, path: Path) -> tuple[Taxonomy, str]:
         else:
             rows.setdefault(index, []).append(_row(cells))
     if faults:
-        more = f"; and {len(faults) - _MOST_LISTED:,} more" if len(faults) > _MOST_LISTED else ""
         raise DataError(
             f"{path}: cells of {len(faults):,} rows cannot be used",
-            value="; ".join(faults[:_MOST_LISTED]) + more,
+            value=some_of(faults, _MOST_LISTED, "; "),
             remedy="correct or empty the cells; a name without a language is ignored",
         )
     if not rows:

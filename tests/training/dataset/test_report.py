@@ -175,7 +175,7 @@ def of_size(number, share=0.1, **record):
 
 def test_names_that_are_no_plants_are_counted_and_ten_are_shown():
     (sentence,) = [each for each in advice(named(*"abcdefghijkl")) if "read as plants" in each]
-    assert "have no genus: 12 (a, b, c, d, e, f, g, h, i, j, and 2 more). " in sentence
+    assert "have no genus: 12 (a, b, c, d, e, f, g, h, i, j and 2 more). " in sentence
     (sentence,) = [each for each in advice(named("Maize")) if "read as plants" in each]
     assert "have no genus: 1 (Maize). " in sentence
     assert "Common (Scientific)" in sentence

@@ -14,6 +14,7 @@ import msgspec
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from models.errors import some_of
 from training.dataset.report.findings import Report
 from training.dataset.sources.record import SPLITS
 
@@ -88,7 +89,5 @@ def _on_validation(report: Report) -> str:
 
 
 def _listed(names: Sequence[str], most: int = _MOST_SHOWN) -> str:
-    """Returns the number of the names and the first ones: "12 (a, b, and 10 more)"."""
-    shown = ", ".join(names[:most])
-    more = f", and {len(names) - most:,} more" if len(names) > most else ""
-    return f"{len(names):,} ({shown}{more})"
+    """Returns the number of the names and the first ones: "12 (a, b and 10 more)"."""
+    return f"{len(names):,} ({some_of(names, most)})"

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from models.cores import cores
-from models.errors import DataError
+from models.errors import DataError, some_of
 from training.dataset.manifest import Manifest
 from training.loading.storage import PictureStore
 from training.processes import clean_context, clear_error_if_killed, end_with_parent
@@ -46,10 +46,9 @@ def verify(command: Verify) -> int:
     manifest = Manifest(command.data, command.shards)
     damaged = _damaged_tars(manifest) + _damaged_pictures(manifest, command.workers)
     if damaged:
-        more = f" and {len(damaged) - _MOST_LISTED} more" if len(damaged) > _MOST_LISTED else ""
         raise DataError(
             f"of {len(manifest)} pictures some are damaged",
-            value="; ".join(damaged[:_MOST_LISTED]) + more,
+            value=some_of(damaged, _MOST_LISTED, "; "),
             limit="the bytes whose hashes the manifest holds",
             remedy="delete the named shards and pack again, or restore the named files",
         )
