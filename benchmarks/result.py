@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from models.atomic_file import replaced
+from models.atomic_file import write_json
 from models.errors import DataError
 from models.metrics import Share
 from training.machine import Machine, this_machine
@@ -40,10 +40,8 @@ def write_result(result: msgspec.Struct, markdown: str, out: Path | None) -> Non
     """
     print(markdown)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
         content = msgspec.to_builtins(result, enc_hook=str) | {"command": command_line(), "markdown": markdown}
-        with replaced(out) as stream:
-            stream.write(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+        write_json(out, content)
 
 
 def command_line() -> str:

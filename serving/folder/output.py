@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import msgspec
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
@@ -109,11 +108,6 @@ class OutputBucket:
 
 
 Output = OutputFolder | OutputBucket
-
-
-def as_json(record: msgspec.Struct) -> bytes:
-    """Returns a record as a file that people may read too."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
 
 
 def open_output(address: str) -> Output:

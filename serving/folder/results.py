@@ -23,11 +23,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from models.atomic_file import as_json
 from models.bundle import BUNDLE_FILE, file_sha256
 from models.bundle_record import read_record as read_bundle_record
 from models.cores import cores
 from models.errors import DataError, InputError
-from serving.folder.output import Output, as_json
+from serving.folder.output import Output
 from serving.folder.plants import Plant
 from serving.folder.rows import Row, columns
 

@@ -11,6 +11,7 @@ from typing import Final, TextIO
 
 import msgspec
 
+from models.atomic_file import as_json
 from models.bundle import load_bundle
 from models.cores import cores
 from models.errors import InputError, without_password
@@ -20,7 +21,7 @@ from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
 from serving.folder.copies import copy_photographs, require_outside
 from serving.folder.darwin_core import DARWIN_CORE_FILE, write_darwin_core
-from serving.folder.output import as_json, open_output
+from serving.folder.output import open_output
 from serving.folder.photographs import open_store
 from serving.folder.plants import group_photographs, read_list
 from serving.folder.results import (

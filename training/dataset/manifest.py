@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.atomic_file import remove_leftovers, replace_together, replaced
+from models.atomic_file import as_json, remove_leftovers, replace_together, replaced
 from models.bundle import TAXA_FILE, file_sha256
 from models.errors import DataError
 from models.taxonomy import Taxonomy
@@ -218,9 +218,9 @@ def write_manifest(
     }
     metadata = {name: fact for name, fact in facts.items() if fact}
     table = pa.table(dict(columns), schema=SCHEMA.with_metadata(metadata))
-    taxa = msgspec.json.format(msgspec.json.encode(taxonomy), indent=2) + b"\n"
     parquet = io.BytesIO()
     pq.write_table(table, parquet)
+    taxa = as_json(taxonomy)
     replace_together(folder, {MANIFEST_FILE: parquet.getbuffer(), TAXA_FILE: taxa, **(further_files or {})})
 
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from models.atomic_file import as_json
 from models.errors import some_of
 from training.dataset.report.findings import Report
 from training.dataset.sources.record import SPLITS
@@ -25,8 +25,7 @@ _MOST_SHOWN: Final = 10  # names in a sentence
 
 def report_files(report: Report) -> dict[str, bytes]:
     """Returns the page and the JSON, by file name."""
-    facts = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
-    return {HTML_FILE: render_page(report).encode(), JSON_FILE: facts}
+    return {HTML_FILE: render_page(report).encode(), JSON_FILE: as_json(report)}
 
 
 def render_page(report: Report) -> str:
