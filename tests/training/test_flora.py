@@ -108,12 +108,15 @@ def test_an_unknown_flora_is_one_clear_error(tmp_path):
         run(Command(flora=Path("nothing"), out=tmp_path, dry_run=True))
 
 
-def test_a_step_that_fails_ends_with_its_code(tmp_path, capfd):
-    (tmp_path / "plants").mkdir()
+def test_a_step_that_fails_ends_with_its_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("training.flora._PROJECT", tmp_path)
+    for name in ("plants", "training"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "training" / "prepare.py").write_text("raise SystemExit(3)")
     with pytest.raises(SystemExit) as ended:
         run(command(tmp_path))
-    assert ended.value.code == 1
-    assert "prepare ended with code 1" in capfd.readouterr().err
+    assert ended.value.code == 3
+    assert "prepare ended with code 3" in capsys.readouterr().err
 
 
 FLORA = """

@@ -17,6 +17,7 @@ import torch
 from tests.training.small import ROOT, command
 from training import tuning, tuning_trial
 from training.engine.losses import TrainingClasses
+from training.processes import clean_context
 from training.recipe import read_recipe
 from training.tuning import (
     RESULT_FILE,
@@ -263,13 +264,19 @@ def is_noisy(recipe, classes, device, budget_s):
     return Trial(batch_size=recipe.schedule.batch_size, note=note)
 
 
-def test_a_trial_receives_the_batch_size_and_returns_its_result(capfd):
+@pytest.fixture
+def prompt_starts(monkeypatch):
+    """A trial starts from the server of processes; a new Python would import PyTorch for seconds."""
+    monkeypatch.setattr(tuning, "multiprocessing", mock.Mock(get_context=lambda _: clean_context()))
+
+
+def test_a_trial_receives_the_batch_size_and_returns_its_result(prompt_starts, capfd):
     trial = launch(with_batch_size(TINY, 8), THREE, torch.device("cuda", 1), measure=is_noisy)
     assert trial == Trial(batch_size=8, note="3 cuda:1 4.0")
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_trial_that_fails_or_is_killed_or_takes_too_long_is_an_outcome():
+def test_a_trial_that_fails_or_is_killed_or_takes_too_long_is_an_outcome(prompt_starts):
     failed = launch(TINY, THREE, CPU, measure=fails)
     assert (failed.outcome, failed.note) == ("crashed", "ValueError: no such kernel")
     killed = launch(TINY, THREE, CPU, measure=is_killed)
