@@ -1,5 +1,7 @@
 """What all tests share."""
 
+import atexit
+import gc
 import multiprocessing
 import os
 from multiprocessing import forkserver
@@ -8,6 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from training.processes import clean_context
+
+# What the test files import stays: to look through it for garbage again and again took a third of their import.
+gc.disable()
 
 # Nothing above imports NumPy, whose threads wait in a loop: with two on a busy core, a small fit took 18 times the
 # processor time. Each test process and what it starts have one core.
@@ -34,6 +39,12 @@ _OF_WORKERS = (
 def pytest_collection_modifyitems(items):
     """The files of tests/models are short. At the end they keep both processes busy; a long one leaves one idle."""
     items.sort(key=lambda item: item.path.parent.name == "models")
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+    atexit.register(gc.unfreeze)  # otherwise triton lists at the end of Python what it takes for leaks
 
 
 @pytest.fixture(autouse=True, scope="session")
