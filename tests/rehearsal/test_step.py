@@ -40,7 +40,7 @@ OPTIONS = {
 }
 
 
-QUICK_RECIPES = ("b4_5337", "own_folder", "plants")  # without mixing, with it, and another network
+QUICK_RECIPES = ("b4_5337", "plants")  # without mixing, and another network with it
 QUICK_DEFECTS = ("item", "blocking copy")
 PLANTED = {defect: ("b4_5337", SMALL | {"planted": defect}) for defect in [*DEFECTS, "cpu tensor"]}
 SWITCHED = {
