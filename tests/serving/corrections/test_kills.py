@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -56,10 +56,10 @@ class Clients:
         self.url = ""
 
     def work(self):
-        with httpx.Client(timeout=30) as client:
+        with httpx.Client(timeout=30, verify=False) as client:  # to read the certificates takes 20 ms
             while len(self.accepted) < self._wanted:
                 number = next(self._numbers)
-                with suppress(httpx.HTTPError, KeyError, json.JSONDecodeError):
+                try:
                     picture = self._pictures[number % len(self._pictures)]
                     asked = client.post(f"{self.url}/identify", files={"image": picture})
                     where = f"{self.url}/identify/{asked.json()['request_id']}/correction"
@@ -68,18 +68,19 @@ class Clients:
                     if answer.status_code == httpx.codes.OK:
                         with self._lock:
                             self.accepted.add((answer.json()["correction_id"], f"plant {number}"))
+                except (httpx.HTTPError, KeyError, json.JSONDecodeError):
+                    time.sleep(0.1)  # or they take the time of the service that starts
 
 
-def correct_while_it_is_killed(bundle, folder, wanted, kills, *flags):
-    """Returns what 32 clients were told is kept."""
+def correct_while_it_is_killed(bundle, folder, wanted, kills, *flags, num_clients=32):
+    """Returns what the clients were told is kept."""
     clients = Clients(wanted, [jpeg((200, red, 30), size=(40, 40)) for red in range(40)])
-    with ThreadPoolExecutor(32) as pool:
+    with ThreadPoolExecutor(num_clients) as pool:
         tasks = []
         for life in range(kills + 1):
             with service(bundle, "--corrections", str(folder), *FLAGS, *flags) as running:
-                host, port = running.address()
-                clients.url = f"http://{host}:{port}"
-                tasks = tasks or [pool.submit(clients.work) for _ in range(32)]
+                clients.url = running.url
+                tasks = tasks or [pool.submit(clients.work) for _ in range(num_clients)]
                 while len(clients.accepted) < wanted * (life + 1) // (kills + 1):
                     time.sleep(0.02)
                 if life < kills:
@@ -98,11 +99,13 @@ def assert_each_is_there_once(accepted, store):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "kills"), [(120, 1), pytest.param(10_000, 5, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+    ("wanted", "kills", "num_clients"),
+    [(60, 1, 8), pytest.param(10_000, 5, 32, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
-def test_corrections_survive_kills(bundle_folder, tmp_path, wanted, kills):
-    accepted = correct_while_it_is_killed(bundle_folder, tmp_path / "kept", wanted, kills)
-    with Store(tmp_path / "kept") as store:
+def test_corrections_survive_kills(bundle_folder, tmp_path, wanted, kills, num_clients):
+    kept = tmp_path / "kept"
+    accepted = correct_while_it_is_killed(bundle_folder, kept, wanted, kills, num_clients=num_clients)
+    with Store(kept) as store:
         assert_each_is_there_once(accepted, store)
 
 
@@ -141,14 +144,13 @@ def test_a_frozen_postgresql_neither_holds_corrections_nor_the_stop(bundle_folde
     picture = jpeg()
     with postgresql() as address:
         flags = ("--corrections", str(tmp_path / "kept"), "--corrections-database", address)
-        with service(bundle_folder, *FLAGS, *flags) as running, httpx.Client(timeout=60) as client:
-            url = "http://{}:{}".format(*running.address())
+        with service(bundle_folder, *FLAGS, *flags) as running, running.client() as client:
 
             def identify():
-                return client.post(f"{url}/identify", files={"image": picture}).json()["request_id"]
+                return client.post("/identify", files={"image": picture}).json()["request_id"]
 
             def correct(request_id):
-                return client.post(f"{url}/identify/{request_id}/correction", params={"other": "a rose"})
+                return client.post(f"/identify/{request_id}/correction", params={"other": "a rose"})
 
             ids = [identify() for _ in range(3)]
             if has_stored:
@@ -171,12 +173,11 @@ def peak_bytes(process):
 @pytest.mark.slow
 def test_corrections_that_wait_for_a_locked_file_count_as_held(bundle_folder, tmp_path):
     pictures = [("image", jpeg() + bytes(9_500_000)) for _ in range(5)]
-    with service(bundle_folder, "--corrections", str(tmp_path), *FLAGS) as running, httpx.Client(timeout=60) as client:
-        url = "http://{}:{}".format(*running.address())
-        request_id = client.post(f"{url}/identify", files=pictures).json()["request_id"]
+    with service(bundle_folder, "--corrections", str(tmp_path), *FLAGS) as running, running.client() as client:
+        request_id = client.post("/identify", files=pictures).json()["request_id"]
 
         def correct(_=None):
-            where = f"{url}/identify/{request_id}/correction"
+            where = f"{running.url}/identify/{request_id}/correction"
             return httpx.post(where, params={"other": "a rose"}, files=pictures, timeout=60).status_code
 
         before = peak_bytes(running.process)
