@@ -104,7 +104,7 @@ def test_alerts_fire_under_load_and_when_the_service_is_gone_and_the_panels_show
         with prometheus(metrics, tmp_path) as watcher:
             watcher.wait_for(lambda: [one["value"][1] for one in watcher.query("sum(up)")] == ["1"])
             assert watcher.firing() == set()
-            with OpenLoad(running.event("listening")["url"], per_s=100).running():
+            with OpenLoad(running.url, per_s=100).running():
                 watcher.wait_for(lambda: watcher.firing() == {"BotanifyOverloaded"})
                 for query in panel_queries():
                     watcher.wait_for(lambda query=query: watcher.query(query))

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.docs.pages import DOCS, ROOT
-from tests.end_to_end.service import running_service
+from tests.serving.program import service
 
 NOTEBOOK = DOCS / "first_steps.ipynb"
 SUNFLOWER = ROOT / "serving" / "web" / "sunflower.jpg"
@@ -47,8 +47,8 @@ def test_every_cell_runs(photographs, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("BOTANIFY_PHOTOS", str(photographs))
     names = {}
-    with running_service(tmp_path / "log", cwd=ROOT) as service:
-        monkeypatch.setenv("BOTANIFY_URL", str(service.base_url))
+    with service(None) as running:
+        monkeypatch.setenv("BOTANIFY_URL", running.url)
         for source in cells():
             exec(compile(source, NOTEBOOK.name, "exec"), names)  # as a notebook does
     said = capfd.readouterr().out

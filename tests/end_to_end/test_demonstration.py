@@ -17,7 +17,7 @@ from PIL import ExifTags, Image, ImageOps
 from models.bundle import load_bundle
 from models.ranking import output_probabilities, taxon_probabilities
 from serving.settings import Settings, find_bundle
-from tests.end_to_end.service import running_service
+from tests.serving import program
 from training.dataset.audit.examine import examine
 from training.dataset.manifest import Manifest
 from training.evaluation.pictures import Pictures, bundle_network
@@ -51,9 +51,9 @@ def bundle():
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service():
     """The real program on a free port, with its default bundle."""
-    with running_service(tmp_path_factory.mktemp("service") / "log") as client:
+    with program.service(None) as running, running.client() as client:
         yield client
 
 

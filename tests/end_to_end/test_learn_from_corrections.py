@@ -12,8 +12,8 @@ from models.answer import Question, answer_plant
 from models.bundle import load_bundle
 from models.preprocess import picture_to_input
 from serving.access.keys import make_key
-from tests.end_to_end.service import running_service
 from tests.end_to_end.test_demonstration import PHOTOS, ROOT, on_photos
+from tests.serving.program import service
 
 FLOWERS = PHOTOS / "flowers17"
 WEIGHTS = PHOTOS / "weights" / "tf_efficientnetv2_b0.safetensors"
@@ -78,8 +78,8 @@ def right(bundle, chosen):
 
 def correct(bundle, folder, chosen):
     secret, key = make_key("ann")
-    flags = ("--bundle", bundle, "--corrections", folder, "--api-keys", key.line)
-    with running_service(folder.with_name("log"), *flags, cwd=ROOT) as client:
+    flags = ("--corrections", folder, "--api-keys", key.line)
+    with service(bundle, *flags) as running, running.client() as client:
         client.headers["Authorization"] = f"Bearer {secret}"
         for row in chosen:
             files = {"image": (FLOWERS / row["path"]).read_bytes()}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import DOCS, shell_blocks
-from tests.end_to_end.service import running_service
+from tests.serving.program import service
 from training.drawn import Drawn, write_class_folders
 
 ROOT = Path(__file__).parents[2]
@@ -148,9 +148,9 @@ def run(command: str, folder: Path) -> None:
 def test_four_commands_lead_from_a_folder_to_an_answer(trained):
     folder, serve = trained
     arguments = serve.removeprefix("python -m serving ").split()
-    with running_service(folder / "log", *arguments, cwd=folder) as service:
+    with service(None, *arguments, cwd=folder) as running, running.client() as client:
         picture = next((folder / "my_plants").rglob("*.jpg"))
-        answer = service.post("/identify", files={"image": picture.read_bytes()}).json()
+        answer = client.post("/identify", files={"image": picture.read_bytes()}).json()
     assert len(answer["predictions"]) == 3
     names = {folder.name.partition("(")[2].rstrip(")") for folder in (folder / "my_plants").iterdir()}
     assert {prediction["scientific_name"] for prediction in answer["predictions"]} == names

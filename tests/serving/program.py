@@ -11,6 +11,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+
 PATIENCE_S = 300  # longest time for what a busy machine does late; a test that fails ends when its process does
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOTANIFY_")}
@@ -46,16 +48,25 @@ class RunningService:
         self.reader.join(PATIENCE_S)
         return code
 
+    @property
+    def url(self):
+        return self.event("listening")["url"]
+
     def address(self):
-        host, port = re.fullmatch(r"http://(.+):(\d+)", self.event("listening")["url"]).groups()
+        host, port = re.fullmatch(r"http://(.+):(\d+)", self.url).groups()
         return host, int(port)
+
+    def client(self):
+        return httpx.Client(base_url=self.url, timeout=60, verify=False)  # to read the certificates takes 20 ms
 
 
 @contextmanager
-def service(bundle, *flags, **environment):
-    command = [sys.executable, "-m", "serving", "--bundle", bundle, "--port", "0", "--drain-s", "0", *flags]
+def service(bundle, *flags, cwd=ROOT, **environment):
+    """The running program; without a bundle, with the one that the flags or the defaults name."""
+    named = ("--bundle", bundle) if bundle else ()
+    command = [sys.executable, "-m", "serving", *named, "--port", "0", "--drain-s", "0", *flags]
     process = subprocess.Popen(
-        command, cwd=ROOT, env={**ENVIRONMENT, **environment}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, cwd=cwd, env={**ENVIRONMENT, **environment}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     running = RunningService(process)
     try:

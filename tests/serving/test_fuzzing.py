@@ -48,7 +48,7 @@ def fuzz(running, seed, num_requests):
     """Sends mutated requests; returns how often each status came back."""
     rng = random.Random(seed)
     pictures = [encode(draw(BLUE, (40, 30)), name) for name in _FORMATS]
-    with httpx.Client(base_url=running.event("listening")["url"], timeout=60) as client:
+    with running.client() as client:
         return Counter(send_mutated(client, running.address(), rng, rng.choice(pictures)) for _ in range(num_requests))
 
 
@@ -85,9 +85,8 @@ def assert_works(running, statuses):
     assert set(statuses) <= ANSWERS | {0}, statuses
     assert statuses[200] > 0, statuses
     assert statuses[422] > 0, statuses
-    url = running.event("listening")["url"]
-    assert httpx.get(f"{url}/health/ready").status_code == 200
-    assert httpx.post(f"{url}/identify", files=images(jpeg())).status_code == 200
+    assert httpx.get(f"{running.url}/health/ready").status_code == 200
+    assert httpx.post(f"{running.url}/identify", files=images(jpeg())).status_code == 200
 
 
 def test_service_survives_a_hundred_mutated_requests(running):

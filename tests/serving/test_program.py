@@ -23,8 +23,7 @@ from tests.serving.tiny import TAXONOMY, images, jpeg, write_network
 
 def test_service_answers_and_ends_cleanly_on_sigterm(bundle_folder):
     with service(bundle_folder) as running:
-        url = running.event("listening")["url"]
-        with httpx.Client(base_url=url) as client:
+        with running.client() as client:
             response = client.post("/identify", files=images(jpeg()), headers={"x-request-id": "wire-1"})
             assert response.status_code == 200
             assert client.get("/").text.startswith("<!DOCTYPE html>")
@@ -42,7 +41,7 @@ def test_openvino_answers_as_onnx_runtime_does(bundle_folder, tmp_path):
     for provider in ("cpu", "openvino"):
         with (
             service(bundle_folder, "--provider", provider, HOME=str(tmp_path)) as running,
-            httpx.Client(base_url=running.event("listening")["url"]) as client,
+            running.client() as client,
         ):
             running.event("ready")
             with ThreadPoolExecutor(4) as pool:
@@ -100,8 +99,7 @@ def test_large_upload_sent_anyway_is_refused_and_takes_no_memory(wire):
         return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{wire.process.pid}/status").read_text())[1]) / 1000
 
     before = peak_mb()
-    url = wire.event("listening")["url"]
-    response = httpx.post(f"{url}/identify", content=bytes(40_000_000), headers={"content-type": "image/jpeg"})
+    response = httpx.post(f"{wire.url}/identify", content=bytes(40_000_000), headers={"content-type": "image/jpeg"})
     assert response.status_code == 413
     assert response.json()["code"] == "too_large"
     assert peak_mb() - before < 15
@@ -125,13 +123,12 @@ def test_client_that_disconnects_is_not_logged_as_an_error(wire):
 
 
 def test_bytes_that_are_not_http_are_counted_and_the_service_stays_ready(wire):
-    url = wire.event("listening")["url"]
-    before = num_refused(url, "bad_request")
+    before = num_refused(wire.url, "bad_request")
     with socket.create_connection(wire.address()) as connection:
         connection.sendall(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
         assert receive_all(connection).startswith(b"HTTP/1.1 400")
-    assert httpx.get(f"{url}/health/ready").status_code == 200
-    assert num_refused(url, "bad_request") == before + 1
+    assert httpx.get(f"{wire.url}/health/ready").status_code == 200
+    assert num_refused(wire.url, "bad_request") == before + 1
 
 
 def num_refused(url, code):

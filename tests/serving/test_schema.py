@@ -31,7 +31,7 @@ def schema(bundle_folder):
         schemathesis.openapi.media_type(f"image/{kind}", _BODIES)
     schemathesis.openapi.media_type("application/octet-stream", _BODIES)
     with service(bundle_folder) as running:
-        yield from_url(f"{running.event('listening')['url']}/schema/openapi.json")
+        yield from_url(f"{running.url}/schema/openapi.json")
         assert running.process.poll() is None
         assert not [line for line in running.lines if '"internal"' in line]
 

@@ -31,7 +31,7 @@ class Soak:
 
     def __init__(self, running, live, folders, seconds):
         self.running, self.live, self.folders = running, live, folders
-        self.url, self.address, self.pid = running.event("listening")["url"], running.address(), running.process.pid
+        self.url, self.address, self.pid = running.url, running.address(), running.process.pid
         self.seconds, self.over = seconds, threading.Event()
         self.honest, self.strangers = [], Counter()
         self.samples = []
@@ -141,7 +141,7 @@ def best_answers(folders):
         with service(folder) as running:
             for color, rgb in _COLORS.items():
                 picture = images(jpeg(rgb, size=(320, 240)))
-                document = httpx.post(f"{running.event('listening')['url']}/identify", files=picture).json()
+                document = httpx.post(f"{running.url}/identify", files=picture).json()
                 found[document["model"]["version"], color] = best(document)
     return found
 

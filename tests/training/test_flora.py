@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from models.errors import RecipeError
-from tests.end_to_end.service import running_service
+from tests.serving.program import service
 from tests.training.dataset.file_server import FileServer
 from tests.training.published_layouts import write_archives, write_published_layouts
 from tests.training.small import ROOT, losses_by_step, write_pictures
@@ -202,7 +202,7 @@ def test_archives_on_a_server_become_a_service_in_one_command_and_kills_change_n
     assert whole_run(published, folder) == undisturbed
     assert not (folder / "raw" / "inat2021" / "train").exists()  # nothing is unpacked
     current = folder / "out" / "registry" / "current"
-    with running_service(tmp_path / "service.txt", "--bundle", current) as client:
+    with service(current) as running, running.client() as client:
         sent = io.BytesIO()
         Image.new("RGB", (60, 60), "green").save(sent, "PNG")
         answer = client.post("/identify", files={"image": sent.getvalue()})

@@ -117,8 +117,4 @@ def open_tab(new_page, client):
 @pytest.fixture
 def open_real_tab(new_page, running):
     """Opens the page of the running service."""
-    return lambda view="wide": Tab(new_page(view), address_of(running))
-
-
-def address_of(running):
-    return "http://{}:{}".format(*running.address())
+    return lambda view="wide": Tab(new_page(view), running.url)

@@ -9,7 +9,6 @@ import pytest
 from serving.problems import problem_document
 from tests.serving.program import service
 from tests.serving.tiny import encode
-from tests.serving.web.conftest import address_of
 from tests.serving.web.tab import PHOTOGRAPHS, Tab, accessibility_faults, file, screenshot, scrolls_sideways
 from tests.serving.web.test_browser_pictures import noise
 
@@ -45,7 +44,7 @@ def test_busy_service_is_asked_again_after_the_time_that_it_names(open_tab, code
 
 def test_rate_of_a_real_service_is_waited_for(new_page, bundle_folder):
     with service(bundle_folder, "--rate-per-minute", "4", "--rate-burst", "1") as running:
-        tab = Tab(new_page(), address_of(running))
+        tab = Tab(new_page(), running.url)
         tab.choose(PHOTOGRAPHS[0])
         tab.answer_text()
         tab.choose(PHOTOGRAPHS[1])
@@ -91,7 +90,7 @@ def test_upload_shows_how_much_has_been_sent(open_real_tab):
 def test_service_that_goes_away_in_the_middle_is_said_to_be_gone_and_asked_again(new_page, bundle_folder):
     with service(bundle_folder) as running:
         _, port = running.address()
-        tab = Tab(new_page(), address_of(running))
+        tab = Tab(new_page(), running.url)
         session = throttled(tab.page, SLOW_UPLOAD)
         tab.choose(large_file())
         wait_until_half_sent(tab.page)

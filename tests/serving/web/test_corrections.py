@@ -4,7 +4,6 @@ import pytest
 
 from serving.corrections.store import Store
 from tests.serving.program import service
-from tests.serving.web.conftest import address_of
 from tests.serving.web.tab import PHOTOGRAPHS, Tab, accessibility_faults, screenshot, scrolls_sideways
 
 pytestmark = pytest.mark.browser
@@ -13,7 +12,7 @@ pytestmark = pytest.mark.browser
 def test_one_of_many_answers_is_corrected_and_its_row_says_so(browser, new_page, bundle_folder, tmp_path):
     with service(bundle_folder, "--corrections", str(tmp_path / "kept")) as running:
         page = new_page("phone")
-        page.goto(f"{address_of(running)}/web/many.html")
+        page.goto(f"{running.url}/web/many.html")
         page.set_input_files("#files", PHOTOGRAPHS[:3])
         page.get_by_text("3 photographs answered").wait_for()
         page.locator("summary.many__line").nth(1).click()
@@ -28,7 +27,7 @@ def test_one_of_many_answers_is_corrected_and_its_row_says_so(browser, new_page,
 def test_a_person_confirms_corrects_and_takes_back(browser, new_page, bundle_folder, tmp_path, view):
     folder = tmp_path / "kept"
     with service(bundle_folder, "--corrections", str(folder)) as running:
-        tab = Tab(new_page(view), address_of(running))
+        tab = Tab(new_page(view), running.url)
         tab.choose(PHOTOGRAPHS[1])
         tab.answer_text()
         page = tab.page

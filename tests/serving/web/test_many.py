@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.serving.tiny import GREEN, RED, SIDE_PX, WHITE, jpeg
-from tests.serving.web.conftest import address_of
 from tests.serving.web.examples import NOT_A_PLANT, SPECIES, UNCERTAIN
 from tests.serving.web.tab import VIEWS, accessibility_faults, file, scrolls_sideways
 
@@ -58,7 +57,7 @@ def test_the_csv_is_read_back_and_no_cell_is_a_formula(page):
 @pytest.mark.parametrize("view", VIEWS)
 def test_each_photograph_has_an_answer_that_outlives_a_reload(new_page, running, view):
     page = new_page(view)
-    page.goto(f"{address_of(running)}/web/many.html")
+    page.goto(f"{running.url}/web/many.html")
     chosen = [file(f"{number}.jpg", jpeg(color)) for number, color in enumerate((RED, GREEN, WHITE))]
     chosen[1]["name"] = "1.heic"  # the service looks at the bytes, the page at the name
     page.set_input_files("#files", [*chosen, file("text.jpg", b"no picture")])

@@ -5,7 +5,6 @@ import pytest
 from tests.serving.program import service
 from tests.serving.test_place import PRIOR, RULE, SYDNEY
 from tests.serving.tiny import seal_tiny_bundle
-from tests.serving.web.conftest import address_of
 from tests.serving.web.tab import PHOTOGRAPHS, VIEWS, Tab, accessibility_faults, screenshot, scrolls_sideways
 
 # The fields of every form, since the browser hides those of a form with a picture.
@@ -30,7 +29,7 @@ def test_the_place_of_the_device_is_sent_coarsely_once_and_forgotten(browser, tm
         )
         page = context.new_page()
         page.add_init_script(LISTEN)
-        tab = Tab(page, address_of(running))
+        tab = Tab(page, running.url)
         tab.choose(PHOTOGRAPHS[1])
         assert "Rosa canina" in tab.answer_text()
         assert "latitude" not in dict(page.evaluate("sent"))
