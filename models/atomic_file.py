@@ -22,12 +22,15 @@ _WITHOUT_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of som
 def replaced(path: Path) -> Iterator[BinaryIO]:
     """Opens a temporary file that replaces `path` at the end of the block, once all of it is on the disk.
 
+    The folder is made if it does not exist.
+
     Raises:
         OSError: The content could not be written; the old file is unchanged, and the error names it.
     """
     # Not the process id, which may be the same on another machine that shares the disk.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as stream:
             yield stream
             stream.flush()
@@ -69,10 +72,14 @@ def as_json(value: object) -> bytes:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replaces a file by a value as JSON; the folder is made if it does not exist."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replaces a file by a value as JSON, see `replaced`."""
+    write_bytes(path, as_json(value))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replaces the content of a file, see `replaced`."""
     with replaced(path) as stream:
-        stream.write(as_json(value))
+        stream.write(content)
 
 
 def replace_together(folder: Path, files: Mapping[str, bytes | memoryview]) -> None:

@@ -8,7 +8,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Final, Literal
 
-from models.atomic_file import replaced
+from models.atomic_file import write_bytes
 from models.errors import DataError
 
 _SEPARATORS: Final = ",;\t|"
@@ -132,8 +132,7 @@ def as_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
 
 def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Writes a table as CSV; the file is whole, or as it was before."""
-    with replaced(path) as stream:
-        stream.write(as_csv(columns, rows))
+    write_bytes(path, as_csv(columns, rows))
 
 
 def _columns(

@@ -29,7 +29,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from models.atomic_file import locked, replaced, sync, write_json
+from models.atomic_file import locked, replaced, sync, write_bytes, write_json
 from models.bundle import BUNDLE_FILE, Bundle, file_sha256, load_bundle
 from models.bundle_record import Precision
 from models.errors import BundleError, DataError, some_of
@@ -388,8 +388,7 @@ class Registry:
     def _change(self, change: Change) -> None:
         """Writes the history, then replaces the pointer; readers see the old one or the new one, never half a line."""
         changes = msgspec.json.Encoder().encode_lines([*self.history(), change])
-        with replaced(self.folder / HISTORY_FILE) as stream:
-            stream.write(changes)
+        write_bytes(self.folder / HISTORY_FILE, changes)
         new = self.folder / f".{CURRENT}"
         new.unlink(missing_ok=True)  # left by a crash
         new.symlink_to(change.after)

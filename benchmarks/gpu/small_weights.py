@@ -18,7 +18,7 @@ import tyro
 from safetensors.torch import save
 from torch import Tensor
 
-from models.atomic_file import replaced
+from models.atomic_file import write_bytes
 from models.network import PlantNetwork
 from models.program import run_program
 from training.engine.checkpoint import read_checkpoint
@@ -49,8 +49,7 @@ def write_small_weights(command: SmallWeights) -> None:
     network.load_state_dict(checkpoint.eval_weights)
     classifier = {parameter.data_ptr() for parameter in network.head.parameters()}
     kept = {name: _halved(value) for name, value in network.state_dict().items() if value.data_ptr() not in classifier}
-    with replaced(command.out) as stream:
-        stream.write(save(kept))
+    write_bytes(command.out, save(kept))
     print(f"Written: {command.out} ({command.out.stat().st_size / 1e6:.1f} MB)")
 
 

@@ -32,7 +32,7 @@ from benchmarks.gpu.forecasts import Compared, compare
 from benchmarks.result import Measured, table, write_result
 from benchmarks.train_speed import TrainSpeed, wait_for
 from benchmarks.train_speed_arms import generated_batches
-from models.atomic_file import replaced
+from models.atomic_file import write_bytes
 from models.network import PlantNetwork
 from models.program import run_program
 from training.dataset.manifest import Manifest
@@ -139,7 +139,6 @@ def main() -> None:
 def measure(command: StepProfile) -> Result:
     """Measures until the time is over, and writes the result after each measurement."""
     end = time.monotonic() + command.seconds
-    command.out.parent.mkdir(parents=True, exist_ok=True)
     setting = msgspec.structs.replace(command, data=None, out=Path(command.out.name))  # paths mean nothing elsewhere
     result = Result(setting=setting, speeds=[], kernels=[], operations=[], forecasts=[], left_out=[])
     device = choose_device(HardwareRecipe(device=command.device))
@@ -155,8 +154,7 @@ def measure(command: StepProfile) -> Result:
             job()
         else:
             result.left_out.append(name)
-        with replaced(command.out) as stream:
-            stream.write(msgspec.json.encode(result, enc_hook=str))
+        write_bytes(command.out, msgspec.json.encode(result, enc_hook=str))
         print(f"{name}: {'left out' if name in result.left_out else 'done'}", flush=True)
     measured = {speed.name: speed.per_s for speed in result.speeds if speed.per_s is not None}
     if (command.architecture, command.num_outputs, command.picture_px) == _FORECAST and device.type == "cuda":

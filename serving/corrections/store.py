@@ -43,7 +43,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from models.atomic_file import replaced
+from models.atomic_file import write_bytes
 from models.errors import InputError
 from serving.corrections.record import Correction
 from serving.errors import BadParameter, StoreFull, StoreUnavailable
@@ -247,11 +247,8 @@ class Store:
     def _write(self, name: str, content: bytes) -> None:
         """Writes a picture atomically, unless it is there."""
         path = self.path(name)
-        if path.exists():
-            return
-        path.parent.mkdir(exist_ok=True)
-        with replaced(path) as stream:
-            stream.write(content)
+        if not path.exists():
+            write_bytes(path, content)
 
     def _unlink_unused(self, names: Collection[str]) -> None:
         for some in _batched(names):

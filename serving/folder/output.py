@@ -49,7 +49,6 @@ class OutputFolder:
     def replace(self, name: str, content: BinaryIO) -> None:
         """See `write`; for what may not fit into the memory."""
         path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with replaced(path) as stream:
                 shutil.copyfileobj(content, stream)

@@ -119,7 +119,6 @@ def without_a_plant(name: str, root: Path, most: int, seed: int) -> list[Other]:
 def write_list(path: Path, others: Sequence[Other], roots: Mapping[str, Path]) -> None:
     """Writes a list, with paths relative to its real folder, for the flags --negatives and --unknown."""
     columns = ("path", "scientific_name", "split", "kingdom")[: 4 if any(each.split for each in others) else 2]
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Behind a symbolic link `..` is another folder.
     relative = {source: os.path.relpath(root.resolve(), path.parent.resolve()) for source, root in roots.items()}
     rows = ((f"{relative[each.source]}/{each.path}", *each[2:])[: len(columns)] for each in others)

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import httpx
 import msgspec
 
-from models.atomic_file import replaced, sync
+from models.atomic_file import sync, write_bytes
 from models.errors import DataError, without_password
 from models.retry_after import retry_after_s
 
@@ -271,8 +271,7 @@ class _Part:
                     finish()
                     synced = self.position
                     if self.version and not self._version_file.exists():
-                        with replaced(self._version_file) as file:
-                            file.write(self.version.encode())
+                        write_bytes(self._version_file, self.version.encode())
 
             def finish() -> None:
                 stream.flush()

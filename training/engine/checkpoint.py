@@ -116,7 +116,6 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint. If that fails, a previous file is unchanged."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as stream:
         torch.save(msgspec.structs.asdict(checkpoint), stream)
 

@@ -269,7 +269,6 @@ def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
     shares = targets if targets.ndim == 2 else one_hot(targets, num_outputs)
     captions = [caption(manifest, row) for row in shares]
     captions += ["not a plant" if label == NOT_A_PLANT else "unknown plant" for label in labels[len(shares) :].tolist()]
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as stream:
         _grid(to_pictures(mixed[:_MOST_PICTURES], spec), captions[:_MOST_PICTURES]).save(stream, "PNG")
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.progress import track
 
-from models.atomic_file import remove_leftovers, replaced
+from models.atomic_file import remove_leftovers, replaced, write_bytes
 from models.errors import DataError, PictureError
 from training.dataset.archive import members
 from training.dataset.audit.examine import OUTCOME, Failure, Outcome, examine_bytes, usable
@@ -136,20 +136,14 @@ def _pictures(pass_: Stream, done: set[str]) -> Iterator[_Picture]:
                 raise DataError("two members have one name", value=f"{archive}: {member.name}", remedy=remedy)
             seen.add(path)
             if file := pass_.beside.get(path):
-                _write_beside(file, member.read())
+                if not file.is_file():
+                    write_bytes(file, member.read())
             elif path not in done:
                 yield _Picture(path, member.read(), pass_.kept_bytes[path])
     for path, keep in pass_.kept_bytes.items():
         file = pass_.root / path
         if path not in seen and path not in done and file.is_file():
             yield _Picture(path, file.read_bytes(), keep)
-
-
-def _write_beside(file: Path, content: bytes) -> None:
-    if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(file) as stream:
-            stream.write(content)
 
 
 def _path(member: str, wanted: Stream) -> str | None:
