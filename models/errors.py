@@ -18,6 +18,11 @@ def without_password(text: str) -> str:
     return _USER_AND_PASSWORD.sub("", text)
 
 
+def one_line(text: object, most: int = 300) -> str:
+    """Returns a text, such as an error of another library, in one line of at most so many characters."""
+    return " ".join(str(text).split())[:most]
+
+
 def some_of(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     """Returns the first texts, and how many others there are: "a, b and 9 more"."""
     more = f" and {len(texts) - most:,} more" if len(texts) > most else ""

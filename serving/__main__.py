@@ -22,7 +22,7 @@ import structlog
 import uvicorn
 from litestar.types import Receive, Scope, Send
 
-from models.errors import InputError
+from models.errors import InputError, one_line
 from serving.access.origins import forwarded_allow_ips
 from serving.app import Service, create_app
 from serving.home_network import home_url, show_home_url
@@ -75,7 +75,7 @@ def _serve(settings: Settings) -> None:
     if failures:
         if isinstance(failures[0], InputError):
             raise failures[0]
-        reason = " ".join(str(failures[0]).split())  # ONNX Runtime's messages have several lines
+        reason = one_line(failures[0], 1000)  # ONNX Runtime's messages have several lines
         raise InputError("the network does not run", value=reason, remedy="fetch or export the bundle again")
 
 

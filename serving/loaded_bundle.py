@@ -15,7 +15,7 @@ from models.answer import PlantAnswer, Question, answer_plant
 from models.bundle import Bundle, check_golden, load_bundle
 from models.bundle_record import Precision
 from models.cores import cores
-from models.errors import BundleError, InputError
+from models.errors import BundleError, InputError, one_line
 from models.examples import Example
 from models.openvino_session import OpenVinoSession
 from models.session import NetworkOutput, NetworkSession, OnnxSession
@@ -250,7 +250,7 @@ class LiveBundle:
                 return await self._reload()
             except Exception as error:
                 self._metrics.reloads.labels("refused").inc()
-                _log.error("reload_refused", error=" ".join(str(error).split())[:500])
+                _log.error("reload_refused", error=one_line(error, 500))
                 raise
             finally:
                 self._running = None
@@ -266,7 +266,7 @@ class LiveBundle:
             if new is not None:
                 new.scheduler.close()
             if isinstance(error, Exception) and not isinstance(error, InputError):
-                reason = " ".join(str(error).split())[:300] or type(error).__name__
+                reason = one_line(error) or type(error).__name__
                 problem = "the network does not run"
                 raise BundleError(problem, value=reason, remedy="export the bundle again") from error  # ONNX Runtime's
             raise

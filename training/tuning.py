@@ -19,7 +19,7 @@ from rich.console import Console
 
 from models.atomic_file import write_json
 from models.cores import cores
-from models.errors import BotanifyError
+from models.errors import BotanifyError, one_line
 from training.bundling.model_card import flag_words
 from training.dataset.manifest import Manifest
 from training.engine.device import Ranks, describe_device
@@ -164,7 +164,7 @@ def _work(sender: Connection, threads: int, measure: Callable[..., Trial], recip
     try:
         sender.send(measure(recipe, *work))
     except Exception as error:  # such as that of a compiler
-        note = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        note = one_line(f"{type(error).__name__}: {error}", 200)
         sender.send(Trial(batch_size=recipe.schedule.batch_size, outcome="crashed", note=note))
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 import structlog
 
+from models.errors import one_line
 from serving.corrections.record import Correction
 from serving.errors import BadParameter, StoreUnavailable, UnknownAnswer
 from serving.threads import Worker
@@ -178,7 +179,7 @@ class CorrectionService:
             raise StoreUnavailable.with_retry("the store of corrections does not respond", _RETRY_S) from None
         except StoreUnavailable as error:
             if error.__cause__ is not None:
-                _log.error("store_unavailable", error=" ".join(str(error.__cause__).split())[:300])
+                _log.error("store_unavailable", error=one_line(error.__cause__))
             raise
         finally:
             del call  # it holds its exception, whose traceback holds this frame and the pictures

@@ -44,7 +44,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 
 from models.atomic_file import write_bytes
-from models.errors import InputError
+from models.errors import InputError, one_line
 from serving.corrections.record import Correction
 from serving.errors import BadParameter, StoreFull, StoreUnavailable
 
@@ -120,7 +120,7 @@ class Store:
         except (OSError, SQLAlchemyError, ValueError, ImportError, CommandError) as error:
             raise InputError(
                 "the store of corrections cannot be opened",
-                value=" ".join(str(error).split())[:300],
+                value=one_line(error),
                 limit="a folder that can be written to, and SQLite or postgresql+psycopg://USER@HOST/NAME",
                 remedy="correct --corrections or --corrections-database",
             ) from error
@@ -342,6 +342,6 @@ def opened(folder: Path, database: str) -> Iterator[Store]:
         try:
             yield store
         except StoreUnavailable as error:
-            reason = " ".join(str(error.__cause__).split())[:300]
+            reason = one_line(error.__cause__)
             remedy = "try again, or restore the backup"
             raise InputError("the store of corrections cannot be used", value=reason, remedy=remedy) from error

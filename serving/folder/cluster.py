@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from models.errors import BotanifyError, InputError
+from models.errors import BotanifyError, InputError, one_line
 from serving.errors import Unavailable
 from serving.folder.command import IdentifyFolder
 from serving.folder.results import Part
@@ -62,7 +62,7 @@ async def write_on_cluster(
         except ray.exceptions.RayError as error:
             raise InputError(
                 f"{_MAX_RETRIES + 1} processes ended while they answered one part",
-                value=" ".join(str(error).split())[:300],
+                value=one_line(error),
                 remedy="look at the logs of the cluster; the same command continues",
             ) from None
 
@@ -104,7 +104,7 @@ def _connected(address: str) -> Iterator[Any]:
         raise InputError(
             "no Ray cluster can be reached",
             value=address,
-            limit=" ".join(str(error).split())[:200],
+            limit=one_line(error, 200),
             remedy="start one with `ray start --head`, or correct --ray",
         ) from error
     for number, handler in handlers.items():  # Ray's own would exit at once

@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 
 from models.answer import PlantAnswer
-from models.errors import BotanifyError, without_password
+from models.errors import BotanifyError, one_line, without_password
 from models.exif import Capture
 from models.ranking import Verdict, comparison
 from models.taxonomy import Taxon
@@ -48,7 +48,7 @@ class Failure(msgspec.Struct, frozen=True):
     def of(cls, error: BotanifyError | OSError) -> "Failure":
         """Describes an error in one line."""
         code = error.code if isinstance(error, BotanifyError) else "unreadable_file"
-        return cls(code, without_password(" ".join(str(error).split()))[:300])
+        return cls(code, one_line(without_password(str(error))))
 
 
 def columns(top_k: int, extra: Iterable[str] = ()) -> pa.Schema:

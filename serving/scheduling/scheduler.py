@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
+from models.errors import one_line
 from models.session import NetworkOutput, NetworkSession
 from serving.errors import NotReady, RunFailed
 from serving.machine import return_freed_memory
@@ -242,7 +243,7 @@ class Scheduler:
 
         A picture whose run failed before, or that failed alone, is not retried.
         """
-        _log.error("run_failed", num_pictures=len(run.pictures), error=" ".join(str(error).split())[:300])
+        _log.error("run_failed", num_pictures=len(run.pictures), error=one_line(error))
         has_failed_alone = len(run.pictures) == 1 and error is not None
         retried = [] if has_failed_alone else [picture for picture in run.pictures if not picture.has_failed]
         for picture in run.pictures:
@@ -280,7 +281,7 @@ class Scheduler:
             async with asyncio.timeout(self._run_timeout_s):
                 await worker.submit(partial(_run_batch, self._networks["throughput"], [self._warm_up_pixels], size))
         except Exception as error:
-            _log.error("network_unwell", error=" ".join(str(error).split())[:300])
+            _log.error("network_unwell", error=one_line(error))
             self._is_healthy = False
         else:
             self._is_healthy = True

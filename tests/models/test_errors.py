@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from models import errors
-from models.errors import InputError, TooManyPixels
+from models.errors import InputError, TooManyPixels, one_line
 
 CODES = {
     "BotanifyError": "error",
@@ -23,6 +23,10 @@ CODES = {
 
 def error_classes():
     return {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+
+
+def test_an_error_of_several_lines_becomes_one_short_one():
+    assert one_line(ValueError("CUDA\n  failed: 2"), 13) == "CUDA failed: "
 
 
 def test_codes_never_change():

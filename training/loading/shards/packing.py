@@ -25,7 +25,7 @@ from rich.progress import track
 
 from models.atomic_file import remove_leftovers
 from models.cores import cores
-from models.errors import DataError, PictureError
+from models.errors import DataError, PictureError, some_of
 from models.exif import exif_orientation
 from models.preprocess import open_picture, read_picture, sniff_format
 from models.program import read_part
@@ -257,11 +257,10 @@ def _print_outcome(folder: Path, plan: ShardPlan, missing: Sequence[Shard], num_
         f"{len(packed)} of {len(plan.shards)} shards are packed, {num_bytes / 1e9:.2f} GB, {num_written} of them now."
     ]
     if missing:
-        names = ", ".join(shard.name for shard in missing[:_MOST_LISTED])
-        more = ", ..." if len(missing) > _MOST_LISTED else ""
+        names = some_of([shard.name for shard in missing], _MOST_LISTED)
         parts = ", ".join(f"{part}/{num_parts}" for part in sorted({shard.number % num_parts for shard in missing}))
         lines += [
-            f"Missing: {names}{more}.",
+            f"Missing: {names}.",
             f"Next: run the missing parts ({parts}); the last one writes the manifest.",
         ]
     else:
