@@ -94,7 +94,7 @@ class FittedThresholds(msgspec.Struct, frozen=True):
         if self.promises == Promises():
             found.append(
                 f"{NAMES_ARE_GUESSES} A promise needs {MIN_NAMED} calibration plants that get a name; there are "
-                f"{self.num_plants:,} that could. More photographs, prepared with --calibration-share, make one possible."
+                f"{self.num_plants:,} that could. More pictures, prepared with --calibration-share, make one possible."
             )
         named = sum(fitted.num_named for fitted in (self.species, self.genus, self.family, self.mistaken) if fitted)
         if named < FEWEST_NAMED * self.num_plants:
