@@ -46,6 +46,14 @@ def wait_until_ready(client):
     raise AssertionError("the service never became ready")
 
 
+@contextmanager
+def ready_service(**settings):
+    """A client of a service in this process that is ready, and decodes in this process too."""
+    chosen = Settings(**{"num_threads": 1, "num_runs": 1} | settings)
+    with TestClient(create_app(chosen, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
+        yield wait_until_ready(client)
+
+
 @pytest.fixture(scope="module")
 def client(bundle_folder):
     """The service in this process, ready, with default limits, decoding in a child process."""

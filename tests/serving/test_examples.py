@@ -3,14 +3,11 @@
 import shutil
 
 import pytest
-from litestar.testing import TestClient
 
 from models.examples import Example
 from serving.access.keys import make_key
-from serving.app import create_app
-from serving.settings import Settings
-from tests.serving.conftest import wait_until_ready
-from tests.serving.tiny import BLUE, RED, InProcessDecoder, assert_problem, draw, encode, jpeg, seal_tiny_bundle
+from tests.serving.conftest import ready_service
+from tests.serving.tiny import BLUE, RED, assert_problem, draw, encode, jpeg, seal_tiny_bundle
 
 ROSES = [encode(draw(color), "WEBP") for color in (RED, (200, 40, 40))]
 EXAMPLES = [
@@ -27,9 +24,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(folder):
-    chosen = Settings(bundle=folder, plantnet_api=True, num_threads=1, num_runs=1)
-    with TestClient(create_app(chosen, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
-        yield wait_until_ready(client)
+    with ready_service(bundle=folder, plantnet_api=True) as client:
+        yield client
 
 
 def test_a_taxon_lists_its_pictures_with_author_and_license_and_each_is_served(client):

@@ -1,14 +1,11 @@
 """Look-alikes in the answer: those of the bundle, as taxa like others, for a species and within what was asked for."""
 
 import pytest
-from litestar.testing import TestClient
 
 from models.examples import Example
 from models.ranking import Thresholds
-from serving.app import create_app
-from serving.settings import Settings
-from tests.serving.conftest import wait_until_ready
-from tests.serving.tiny import BLUE, GREEN, RED, InProcessDecoder, draw, encode, jpeg, seal_tiny_bundle
+from tests.serving.conftest import ready_service
+from tests.serving.tiny import BLUE, GREEN, RED, draw, encode, jpeg, seal_tiny_bundle
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +23,8 @@ def client(tmp_path_factory):
         look_alikes=similar,
         thresholds=Thresholds(species=0.4, genus=0.5),
     ).folder
-    settings = Settings(bundle=folder, num_threads=1, num_runs=1)
-    with TestClient(create_app(settings, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
-        yield wait_until_ready(client)
+    with ready_service(bundle=folder) as client:
+        yield client
 
 
 def identify(client, color, **query):

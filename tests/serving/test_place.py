@@ -5,20 +5,16 @@ from datetime import date
 
 import numpy as np
 import pytest
-from litestar.testing import TestClient
 from PIL import ExifTags, Image
 
 from models.bundle_record import MeasuredCoverage
 from models.place import PlaceRule, Where
 from models.ranking import Thresholds
-from serving.app import create_app
-from serving.settings import Settings
-from tests.serving.conftest import wait_until_ready
+from tests.serving.conftest import ready_service
 from tests.serving.tiny import (
     GREEN,
     RED,
     TAXA,
-    InProcessDecoder,
     assert_problem,
     draw,
     jpeg,
@@ -47,9 +43,8 @@ RULE = PlaceRule(1.0, 0.05, 1.0, Thresholds())
 def client(tmp_path_factory):
     scratch = tmp_path_factory.mktemp("place")
     folder = seal_tiny_bundle(scratch / "tiny", scratch, place=(PRIOR, RULE)).folder
-    settings = Settings(bundle=folder, num_threads=1, num_runs=1, plantnet_api=True)
-    with TestClient(create_app(settings, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
-        yield wait_until_ready(client)
+    with ready_service(bundle=folder, plantnet_api=True) as client:
+        yield client
 
 
 def ask(client, picture=None, **parameters):
@@ -246,8 +241,7 @@ def test_the_model_card_says_what_the_model_knows_of_places(client):
 
 
 def test_a_model_without_a_prior_says_that_it_ignores_the_place(settings):
-    with TestClient(create_app(settings, decoder=InProcessDecoder()).app) as client:
-        wait_until_ready(client)
+    with ready_service(bundle=settings.bundle) as client:
         for parameters in (at(SYDNEY), {"date": SUMMER}, {"use_exif": "true"}):
             answer = ask(client, **parameters)
             assert (named(answer)[0], answer["uses_place"]) == ("rosa-canina", False)

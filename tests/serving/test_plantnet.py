@@ -3,7 +3,6 @@
 import hashlib
 
 import pytest
-from litestar.testing import TestClient
 from msgspec.structs import replace
 
 from models.errors import InputError
@@ -11,7 +10,7 @@ from serving.access.keys import make_key
 from serving.app import create_app
 from serving.plantnet import UNLIMITED
 from serving.settings import Settings
-from tests.serving.conftest import wait_until_ready
+from tests.serving.conftest import ready_service
 from tests.serving.tiny import RED, TAXA, WHITE, InProcessDecoder, assert_problem, jpeg, seal_tiny_bundle, tables
 
 RED_ROSE, SHOE = jpeg(RED), jpeg(WHITE)
@@ -30,9 +29,8 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def client(folders):
     bundle, lists = folders
-    chosen = Settings(bundle=bundle, taxa_lists=lists, plantnet_api=True, num_threads=1, num_runs=1)
-    with TestClient(create_app(chosen, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
-        yield wait_until_ready(client)
+    with ready_service(bundle=bundle, taxa_lists=lists, plantnet_api=True) as client:
+        yield client
 
 
 def ask(client, *pictures, project="all", organs=(), **query):

@@ -19,7 +19,7 @@ from serving.access.keys import make_key
 from serving.app import create_app
 from serving.settings import Settings
 from tests.models.test_bundle_format import edit
-from tests.serving.conftest import wait_until_ready
+from tests.serving.conftest import ready_service
 from tests.serving.tiny import (
     BLUE,
     GREEN,
@@ -60,9 +60,8 @@ def lists_folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def calibrated(calibrated_folder, lists_folder):
     """The service with a bundle that has tables."""
-    chosen = Settings(bundle=calibrated_folder, taxa_lists=lists_folder, num_threads=1, num_runs=1)
-    with TestClient(create_app(chosen, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
-        yield wait_until_ready(client)
+    with ready_service(bundle=calibrated_folder, taxa_lists=lists_folder) as client:
+        yield client
 
 
 def ask(client, *pictures, **parameters):

@@ -17,8 +17,7 @@ from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
-from litestar.testing import TestClient
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from sqlalchemy import Engine, event, make_url
 from structlog.testing import capture_logs
 
@@ -28,7 +27,7 @@ from serving.app import create_app
 from serving.corrections.service import CorrectionService
 from serving.corrections.store import DATABASE_FILE, Store, _open
 from serving.errors import StoreUnavailable
-from tests.serving.conftest import wait_until_ready
+from tests.serving.conftest import ready_service
 from tests.serving.corrections.test_program import correction
 from tests.serving.program import PATIENCE_S
 from tests.serving.tiny import GREEN, TAXA, TAXONOMY, InProcessDecoder, assert_problem, jpeg, seal_tiny_bundle
@@ -36,11 +35,8 @@ from tests.serving.tiny import GREEN, TAXA, TAXONOMY, InProcessDecoder, assert_p
 ROSE, DAISY = jpeg(), jpeg(GREEN)
 
 
-@contextmanager
 def running(settings, folder, **more):
-    chosen = replace(settings, corrections=folder, **more)
-    with TestClient(create_app(chosen, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
-        yield wait_until_ready(client)
+    return ready_service(**asdict(replace(settings, corrections=folder, **more)))
 
 
 @pytest.fixture(autouse=True)
@@ -104,8 +100,7 @@ def test_an_answer_is_corrected_whatever_id_its_client_has_chosen(client, sent):
 
 
 def test_without_the_flag_nothing_is_kept_and_there_is_no_route(settings, tmp_path):
-    with TestClient(create_app(settings, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
-        wait_until_ready(client)
+    with ready_service(bundle=settings.bundle) as client:
         assert_problem(correct(client, ask(client), taxon="crocus"), 404, "not_found")
         assert client.get("/model").json()["corrections"] is None
     assert not list(tmp_path.rglob("*.sqlite"))
