@@ -5,6 +5,7 @@ import { setUpSpeciesSearch, showModel } from "./about.js";
 import { showAnswer } from "./answer.js";
 import { setUpChoice } from "./choice.js";
 import { tell } from "./events.js";
+import { setUpKeeping } from "./keep.js";
 import { refusal } from "./limits.js";
 import { currentModel, modelOf, wantedCoverage } from "./model.js";
 import { setUpPlace } from "./place.js";
@@ -44,26 +45,27 @@ function onChoiceChanged() {
 async function requestAnswer(files, signal) {
   const progress = showProgress(files.length);
   render([progress.node], say("wait.looking", { n: files.length }));
+  const where = place.where();
   try {
     await pause(DEBOUNCE_MS, signal);
-    const { answer, pictures, elapsedMs } = await answerTo(files, progress, signal);
+    const { answer, pictures, elapsedMs } = await answerTo(files, where, progress, signal);
     const model = await modelOf(answer);
     signal.throwIfAborted();
     render(showAnswer(answer, model, pictures, elapsedMs), announcement(answer, model));
     for (const { index, preview } of answer.images) if (preview) tray.preview(index, preview);
-    tell("answered", { answer, files: pictures, element: find("answer-body") });
+    tell("answered", { answer, files: pictures, originals: files, where, element: find("answer-body") });
   } catch (problem) {
     if (!signal.aborted) showFailure(toServiceProblem(problem), files);
   }
 }
 
 /** Sends the pictures, and sends them again after a while if the service has no time for them. */
-async function answerTo(files, progress, signal) {
+async function answerTo(files, where, progress, signal) {
   const pictures = await shrunk(files, signal);
   const model = await currentModel();
   const refused = refusal(pictures, model?.limits ?? null);
   if (refused) throw new ServiceProblem(refused);
-  const wish = { coverage: wantedCoverage(model), taxa: choice.names(), where: place.where(), preview: files.some(isHeic) };
+  const wish = { coverage: wantedCoverage(model), taxa: choice.names(), where, preview: files.some(isHeic) };
   for (let numRetries = 0; ; numRetries += 1) {
     try {
       return await send(pictures, wish, progress, signal);
@@ -135,6 +137,7 @@ function render(nodes, sentence) {
   if (hadFocus) find("answer").focus({ preventScroll: true });
 }
 
+setUpKeeping();
 setUpSpeciesSearch();
 showModel(tray.add);
 currentModel().then((model) => { if (model) place.show(model); });

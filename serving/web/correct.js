@@ -37,6 +37,7 @@ export function correction(answer, model, pictures) {
     try {
       await takeBack(id);
       content.hidden = false;
+      tell("corrected", { answer, correction: null, element: section });
       status.textContent = say("correction.deleted");
     } catch (problem) {
       status.textContent = wordsOf(problem);

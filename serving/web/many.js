@@ -168,7 +168,7 @@ function sort() {
 function noteCorrection({ detail: { answer, correction } }) {
   const row = rows.find((each) => each.answer?.request_id === answer.request_id);
   if (!row) return;
-  row.corrected = correction.name;
+  row.corrected = correction?.name ?? "";
   shown.get(row).item.querySelector(".many__words").replaceChildren(...words(row).filter(Boolean));
   keep();
 }

@@ -1,7 +1,8 @@
 // Where the plant grows: an optional button that asks the device once, shows the place on a small map, and sends it coarsely.
 
 import { element } from "./elements.js";
-import { language, say } from "./text.js";
+import { inWords, mapOf } from "./map.js";
+import { say } from "./text.js";
 
 const STEP = 10; // parts of a degree that are sent, some 10 km
 const TIMEOUT_MS = 20_000;
@@ -15,8 +16,7 @@ const TIMEOUT_MS = 20_000;
 export function setUpPlace(after, onChange) {
   let where = null;
   const status = element("p", { className: "place__status", role: "status" });
-  const map = element("div", { className: "place__map", hidden: true },
-    element("img", { src: "/web/land.svg", alt: "", width: 360, height: 180 }), element("span", { className: "place__dot" }));
+  const map = element("div", {});
   const ask = element("button", { type: "button", className: "button button--quiet", onclick: () => locate() }, say("place.use"));
   const forget = element("button", { type: "button", className: "button button--quiet", hidden: true, onclick: () => set(null, "") }, say("place.forget"));
   const known = element("p", {});
@@ -32,7 +32,7 @@ export function setUpPlace(after, onChange) {
     status.textContent = say("place.asking");
     navigator.geolocation.getCurrentPosition(({ coords }) => {
       const [latitude, longitude] = [coords.latitude, coords.longitude].map((value) => Math.round(value * STEP) / STEP);
-      set({ latitude, longitude }, say("place.sent", { latitude: inWords(latitude, "n", "s"), longitude: inWords(longitude, "e", "w") }));
+      set({ latitude, longitude }, say("place.sent", inWords({ latitude, longitude })));
     }, ({ message }) => set(null, message ? say("place.failed", { message }) : say("place.not_told")), { timeout: TIMEOUT_MS });
   }
 
@@ -40,11 +40,8 @@ export function setUpPlace(after, onChange) {
     const changed = (place === null) !== (where === null) || place !== null;
     where = place;
     status.textContent = sentence;
-    forget.hidden = map.hidden = place === null;
-    if (place !== null) {
-      map.lastElementChild.style.setProperty("--x", String((place.longitude + 180) / 3.6));
-      map.lastElementChild.style.setProperty("--y", String((90 - place.latitude) / 1.8));
-    }
+    forget.hidden = place === null;
+    map.replaceChildren(...(place === null ? [] : [mapOf([element("span", {})], [place])]));
     if (changed) onChange();
   }
 
@@ -55,8 +52,4 @@ export function setUpPlace(after, onChange) {
   }
 
   return { where: () => where, show };
-}
-
-function inWords(degrees, positive, negative) {
-  return say(`place.${degrees < 0 ? negative : positive}`, { degrees: Math.abs(degrees).toLocaleString(language, { minimumFractionDigits: 1, maximumFractionDigits: 1 }) });
 }

@@ -22,19 +22,22 @@ async function smaller(file) {
   return shrunkFiles.get(file);
 }
 
-async function redrawn(file) {
+/** Returns a JPEG copy whose longest side has at most `longestPx`, or null if this browser cannot read the picture. */
+export const copyOf = (file, longestPx) => redrawn(file, longestPx).catch(() => null);
+
+async function redrawn(file, longestPx = LONGEST_PX) {
   const picture = await createImageBitmap(file, { imageOrientation: "from-image" });
   try {
-    const blob = await jpegOf(drawn(picture));
+    const blob = await jpegOf(drawn(picture, longestPx));
     return new File([blob], file.name, { type: blob.type });
   } finally {
     picture.close();
   }
 }
 
-function drawn(picture) {
+function drawn(picture, longestPx) {
   const canvas = document.createElement("canvas");
-  Object.assign(canvas, fitted(picture));
+  Object.assign(canvas, fitted(picture, longestPx));
   const context = canvas.getContext("2d");
   context.imageSmoothingQuality = "high";
   context.fillStyle = "white"; // the service, too, lays transparent pictures on white
@@ -49,8 +52,8 @@ function jpegOf(canvas) {
   });
 }
 
-/** Returns a size of the same proportions whose longest side has at most 1,600 px; no picture becomes larger. */
-export function fitted({ width, height }) {
-  const scale = Math.min(1, LONGEST_PX / Math.max(width, height));
+/** Returns a size of the same proportions whose longest side has at most that many pixels; no picture becomes larger. */
+export function fitted({ width, height }, longestPx = LONGEST_PX) {
+  const scale = Math.min(1, longestPx / Math.max(width, height));
   return { width: Math.max(1, Math.round(width * scale)), height: Math.max(1, Math.round(height * scale)) };
 }

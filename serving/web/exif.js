@@ -1,0 +1,58 @@
+// Reads where a JPEG photograph was taken, from its EXIF data. No function needs a document.
+
+const HEAD_BYTES = 128 * 1024; // EXIF data stands within the first 64 kB
+const [SOI, APP1] = [0xffd8, 0xffe1];
+const EXIF = 0x45786966; // "Exif"
+const GPS_FOLDER = 0x8825;
+const [LATITUDE_SIDE, LATITUDE, LONGITUDE_SIDE, LONGITUDE] = [1, 2, 3, 4];
+const ENTRY_BYTES = 12;
+
+/** Returns the place of the first photograph that tells one, or null. */
+export async function placeIn(files) {
+  for (const file of files) {
+    const place = placeOf(await file.slice(0, HEAD_BYTES).arrayBuffer());
+    if (place !== null) return place;
+  }
+  return null;
+}
+
+/** Returns { latitude, longitude } of the first bytes of a file, or null. */
+export function placeOf(bytes) {
+  try {
+    return placeBehind(new DataView(bytes));
+  } catch (problem) {
+    if (problem instanceof RangeError) return null; // cut off, or broken
+    throw problem;
+  }
+}
+
+function placeBehind(view) {
+  if (view.getUint16(0) !== SOI) return null;
+  for (let at = 2; view.getUint8(at) === 0xff; at += 2 + view.getUint16(at + 2)) {
+    if (view.getUint16(at) === APP1 && view.getUint32(at + 4) === EXIF) return placeInTiff(new DataView(view.buffer, at + 10));
+  }
+  return null;
+}
+
+function placeInTiff(tiff) {
+  const isLittle = tiff.getUint16(0) === 0x4949;
+  const gpsAt = folder(tiff, tiff.getUint32(4, isLittle), isLittle).get(GPS_FOLDER);
+  if (gpsAt === undefined) return null;
+  const gps = folder(tiff, tiff.getUint32(gpsAt, isLittle), isLittle);
+  const degrees = (tag, sideTag, negative) => {
+    if (!gps.has(tag) || !gps.has(sideTag)) return NaN;
+    const valuesAt = tiff.getUint32(gps.get(tag), isLittle);
+    const part = (index) => tiff.getUint32(valuesAt + 8 * index, isLittle) / tiff.getUint32(valuesAt + 8 * index + 4, isLittle);
+    const sign = String.fromCharCode(tiff.getUint8(gps.get(sideTag))) === negative ? -1 : 1;
+    return sign * (part(0) + part(1) / 60 + part(2) / 3600);
+  };
+  const place = { latitude: degrees(LATITUDE, LATITUDE_SIDE, "S"), longitude: degrees(LONGITUDE, LONGITUDE_SIDE, "W") };
+  const isPlace = Math.abs(place.latitude) <= 90 && Math.abs(place.longitude) <= 180 && (place.latitude !== 0 || place.longitude !== 0);
+  return isPlace ? place : null; // cameras without a fix write zeros
+}
+
+/** Returns tag -> position of its value, for the entries of a folder. */
+function folder(tiff, at, isLittle) {
+  const positions = Array.from({ length: tiff.getUint16(at, isLittle) }, (_, index) => at + 2 + ENTRY_BYTES * index);
+  return new Map(positions.map((position) => [tiff.getUint16(position, isLittle), position + 8]));
+}

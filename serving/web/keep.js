@@ -1,0 +1,82 @@
+// Keeps each answer that the page shows in My plants, and says so below it.
+
+import { blobOf } from "./exchange.js";
+import { element } from "./elements.js";
+import { placeIn } from "./exif.js";
+import { amendPlant, countPlants, forgetPlant, keepPlant } from "./kept.js";
+import { copyOf } from "./shrink.js";
+import { say } from "./text.js";
+
+const KEPT_PX = 1024; // longest side of a photograph that is kept, some 150 kB
+const SWITCH = "botanify-keep"; // in local storage: "no" where the person wants nothing kept
+
+let latest = { id: null, files: [] }; // that was kept
+let done = Promise.resolve(); // one after the other, so that a correction finds its answer
+
+/** Whether new answers are kept; so it is until somebody switches it off. */
+export function isKeeping() {
+  try {
+    return localStorage.getItem(SWITCH) !== "no";
+  } catch {
+    return false; // a browser that refuses local storage refuses IndexedDB too
+  }
+}
+
+export const switchKeeping = (isOn) => localStorage.setItem(SWITCH, isOn ? "yes" : "no");
+
+/** Keeps what the page tells from now on. */
+export function setUpKeeping() {
+  document.addEventListener("answered", ({ detail }) => {
+    if (isKeeping() && detail.answer.verdict.rank !== "not_a_plant") inTurn(() => keepAnswer(detail));
+  });
+  noteCorrections();
+}
+
+/** Notes in the plants that are kept what a person says about their answers. */
+export function noteCorrections() {
+  document.addEventListener("corrected", ({ detail: { answer, correction } }) => {
+    inTurn(() => amendPlant(answer.request_id, { correction: correction?.name ?? null }));
+  });
+}
+
+function inTurn(work) {
+  done = done.then(work).catch((problem) => console.warn(problem)); // the page works without My plants
+}
+
+/** An answer about more or fewer pictures of the same plant takes the place of the one before. */
+async function keepAnswer({ answer, files, originals, where, element: shown }) {
+  const line = element("p", { className: "kept fineprint", role: "status" });
+  shown.append(line);
+  try {
+    const replacedId = files.some((file) => latest.files.includes(file)) ? latest.id : null;
+    const images = answer.images.map((image) => ({ ...image, preview: null })); // the pictures are kept by themselves
+    const pictures = await Promise.all(files.map((file, index) => smallCopy(file, answer.images[index])));
+    await keepPlant({
+      id: answer.request_id, date: new Date().toISOString(), answer: { ...answer, images }, pictures: pictures.filter(Boolean),
+      correction: null, note: "", where: where ?? await placeIn(originals),
+    }, replacedId);
+    latest = { id: answer.request_id, files };
+    line.replaceChildren(...keptWords(line, answer.request_id));
+    if (await countPlants() === 1) await navigator.storage?.persist?.(); // some browsers ask the person: once is enough
+  } catch (problem) {
+    line.replaceChildren(notKeptSentence(problem));
+  }
+}
+
+async function smallCopy(file, image) {
+  return await copyOf(file, KEPT_PX) ?? (image.preview && blobOf(image.preview)); // the service shows what this browser cannot
+}
+
+function keptWords(line, id) {
+  const forget = element("button", {
+    type: "button", className: "link",
+    onclick: async () => {
+      await forgetPlant(id);
+      line.textContent = say("plants.forgotten");
+    },
+  }, say("plants.forget"));
+  return [element("a", { href: "/web/plants.html" }, say("plants.kept")), " · ", forget];
+}
+
+/** Says why something could not be kept. */
+export const notKeptSentence = (problem) => say(problem?.name === "QuotaExceededError" ? "plants.full" : "plants.not_kept");

@@ -1,0 +1,72 @@
+// Keeps plants in this browser's IndexedDB: answers, small copies of their photographs, and what a person said. Nothing leaves the device.
+// A plant is { id, date, answer, pictures, correction, note, where }: the id of the answer's request, a time as ISO text, an answer of
+// the service, Blobs, a name or null, a text, and { latitude, longitude } or null.
+
+const DATABASE = "botanify-plants";
+const PLANTS = "plants";
+
+function opened() {
+  return new Promise((resolve, reject) => {
+    const request = indexedDB.open(DATABASE, 1);
+    request.onupgradeneeded = () => request.result.createObjectStore(PLANTS, { keyPath: "id" });
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+}
+
+/** Lets `work` use the plants in one transaction: either all that it does is kept, or nothing. */
+async function within(mode, work) {
+  const database = await opened();
+  try {
+    return await new Promise((resolve, reject) => {
+      const transaction = database.transaction(PLANTS, mode);
+      const request = work(transaction.objectStore(PLANTS));
+      transaction.oncomplete = () => resolve(request?.result);
+      transaction.onabort = () => reject(transaction.error);
+    });
+  } finally {
+    database.close();
+  }
+}
+
+/** Returns all plants, the newest first. */
+export async function allPlants() {
+  const plants = await within("readonly", (store) => store.getAll());
+  return plants.sort((one, other) => (one.date < other.date ? 1 : -1));
+}
+
+/** Keeps a plant; if it replaces an earlier answer about the same pictures, it has the note and the correction of that one. */
+export function keepPlant(plant, replacedId = null) {
+  return within("readwrite", (store) => {
+    if (replacedId === null) {
+      store.put(plant);
+      return;
+    }
+    store.get(replacedId).onsuccess = ({ target: { result: earlier } }) => {
+      store.delete(replacedId);
+      store.put({ ...plant, ...(earlier && { note: earlier.note, correction: earlier.correction }) });
+    };
+  });
+}
+
+/** Keeps plants from a file, all or none; those that are there already stay as they are. */
+export function addPlants(plants) {
+  return within("readwrite", (store) => {
+    for (const plant of plants) {
+      store.count(plant.id).onsuccess = ({ target }) => { if (target.result === 0) store.put(plant); };
+    }
+  });
+}
+
+/** Changes fields of a plant, unless it is gone. */
+export function amendPlant(id, changes) {
+  return within("readwrite", (store) => {
+    store.get(id).onsuccess = ({ target: { result: plant } }) => { if (plant) store.put({ ...plant, ...changes }); };
+  });
+}
+
+export const countPlants = () => within("readonly", (store) => store.count());
+
+export const forgetPlant = (id) => within("readwrite", (store) => store.delete(id));
+
+export const forgetAllPlants = () => within("readwrite", (store) => store.clear());

@@ -1,0 +1,156 @@
+// My plants: lists what this browser keeps, finds it by name, day and place, and opens it again. Everything stays on the device.
+
+import { showAnswer } from "./answer.js";
+import { element, printed } from "./elements.js";
+import { fileOf, plantsIn } from "./exchange.js";
+import { dayOf, groupsOf, isFound } from "./garden.js";
+import { isKeeping, notKeptSentence, noteCorrections, switchKeeping } from "./keep.js";
+import { addPlants, allPlants, amendPlant, forgetAllPlants, forgetPlant } from "./kept.js";
+import { inWords, mapOf } from "./map.js";
+import { modelOf } from "./model.js";
+import { harmSentences, verdictHeading } from "./sentences.js";
+import { say } from "./text.js";
+
+const find = (id) => document.getElementById(id);
+let rows = []; // { plant, item }, the newest first
+let chosen = null; // plants of a dot on the map
+
+/** Lists all plants anew. */
+async function list() {
+  for (const image of document.querySelectorAll("#plants img[src^='blob:']")) URL.revokeObjectURL(image.src);
+  const plants = await allPlants();
+  chosen = null;
+  rows = plants.map((plant) => ({ plant, item: rowOf(plant) }));
+  find("plants").replaceChildren(...rows.map(({ item }) => item));
+  find("search-form").hidden = find("export").hidden = find("forget-all").hidden = plants.length === 0;
+  showMap();
+  filter();
+}
+
+/** Shows the plants that fit the search and the dot that was chosen. */
+function filter() {
+  const query = find("search").value;
+  for (const { plant, item } of rows) item.hidden = !isFound(plant, query) || (chosen !== null && !chosen.includes(plant));
+  const n = rows.filter(({ item }) => !item.hidden).length;
+  find("status").textContent = rows.length === 0 ? say("plants.none") : say("plants.count", { n });
+}
+
+function showMap() {
+  const groups = groupsOf(rows.map(({ plant }) => plant));
+  const dots = groups.map(({ place, plants }) => element("button", {
+    type: "button", "aria-pressed": "false", "aria-label": say("plants.dot", { n: plants.length, ...inWords(place) }),
+    onclick: ({ currentTarget }) => choose(currentTarget, plants),
+  }, String(plants.length)));
+  find("map").replaceChildren(...(groups.length ? [mapOf(dots, groups.map(({ place }) => place))] : []));
+}
+
+/** Shows the plants of a dot alone; a second click shows all again. */
+function choose(dot, plants) {
+  const isNew = dot.getAttribute("aria-pressed") === "false";
+  for (const other of find("map").querySelectorAll("button")) other.setAttribute("aria-pressed", String(isNew && other === dot));
+  chosen = isNew ? plants : null;
+  filter();
+}
+
+function rowOf(plant) {
+  const words = element("span", { className: "many__words" }, wordsOf(plant));
+  const picture = plant.pictures[0] && pictureOf(plant.pictures[0], "");
+  const body = element("div", { className: "many__answer" });
+  const details = element("details", {},
+    element("summary", { className: "many__line" }, element("span", { className: "many__picture" }, picture), words), body);
+  details.addEventListener("toggle", async () => {
+    if (body.childElementCount === 0) body.replaceChildren(...await openedPlant(plant, words));
+  });
+  return element("li", { className: "many__row", "data-id": plant.id }, details);
+}
+
+const pictureOf = (picture, alt) => element("img", { src: URL.createObjectURL(picture), alt, loading: "lazy" });
+
+function wordsOf({ answer, date, correction, note }) {
+  const { label, title, latin } = verdictHeading(answer);
+  const line = (className, sentence) => sentence && element("span", { className }, printed(sentence));
+  return [
+    ...harmSentences(answer).map((sentence) => line("many__harm", sentence)),
+    line("many__plant", title),
+    line("many__latin", latin),
+    line("many__corrected", correction && say("many.corrected", { name: correction })),
+    line("many__corrected", note),
+    line("many__photograph", `${label} · ${dayOf(date)}`),
+  ].filter(Boolean);
+}
+
+/** Shows the photographs, the answer, and what a person can do with a plant. */
+async function openedPlant(plant, words) {
+  const { answer, pictures, correction } = plant;
+  const model = await modelOf(answer);
+  const asksAgain = model && { ...model, corrections: correction === null ? model.corrections : null };
+  return [
+    element("div", { className: "plants__pictures" }, pictures.map((picture, index) => pictureOf(picture, say("picture.title", { n: index + 1 })))),
+    ...showAnswer(answer, asksAgain, []), // a correction may hold the bytes that were sent, and these are smaller copies
+    ownPart(plant, words),
+  ];
+}
+
+function ownPart(plant, words) {
+  const note = element("input", { type: "text", value: plant.note, maxLength: 500, autocomplete: "off" });
+  note.addEventListener("change", () => attempt(async () => {
+    await amendPlant(plant.id, { note: note.value.trim() });
+    plant.note = note.value.trim();
+    words.replaceChildren(...wordsOf(plant));
+  }));
+  const forget = element("button", { type: "button", className: "button button--quiet", onclick: () => attempt(async () => {
+    await forgetPlant(plant.id);
+    await list();
+    find("status").focus();
+  }) }, say("plants.forget"));
+  return element("div", { className: "search plants__own" }, element("label", {}, say("plants.note"), note), forget);
+}
+
+async function save() {
+  const address = URL.createObjectURL(await fileOf(rows.map(({ plant }) => plant)));
+  element("a", { href: address, download: "my-plants.json" }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+async function load({ target }) {
+  const [file] = target.files;
+  const plants = file ? plantsIn(await file.text()) : [];
+  target.value = "";
+  if (plants === null) {
+    find("status").textContent = say("plants.no_file", { file: file.name });
+    return;
+  }
+  const before = rows.length;
+  await addPlants(plants);
+  await list();
+  find("status").textContent = say("plants.imported", { n: rows.length - before, all: plants.length });
+}
+
+async function forgetAll() {
+  find("sure").returnValue = "no";
+  find("sure").showModal();
+  await new Promise((resolve) => { find("sure").addEventListener("close", resolve, { once: true }); });
+  if (find("sure").returnValue !== "yes") return;
+  await forgetAllPlants();
+  await list();
+}
+
+/** Does something, and says so if this browser keeps nothing or is full. */
+async function attempt(work) {
+  try {
+    await work();
+  } catch (problem) {
+    console.warn(problem);
+    find("status").textContent = notKeptSentence(problem);
+  }
+}
+
+find("search").addEventListener("input", filter);
+find("search-form").addEventListener("submit", (event) => event.preventDefault());
+find("export").addEventListener("click", () => attempt(save));
+find("import").addEventListener("change", (event) => attempt(() => load(event)));
+find("forget-all").addEventListener("click", () => attempt(forgetAll));
+find("keeping").checked = isKeeping();
+find("keeping").addEventListener("change", ({ target }) => attempt(() => switchKeeping(target.checked)));
+noteCorrections();
+attempt(list);

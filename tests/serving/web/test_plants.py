@@ -1,0 +1,228 @@
+"""My plants: what the page keeps in the browser, finds, shows again, and gives to another device."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from tests.serving.tiny import GREEN, RED, encode, jpeg
+from tests.serving.web.examples import GENUS, NOT_A_PLANT, SPECIES, UNCERTAIN, answer, picture, prediction
+from tests.serving.web.tab import ADDRESS, PHOTOGRAPHS, accessibility_faults, file, screenshot, scrolls_sideways
+
+PLANTS = f"{ADDRESS}/web/plants.html"
+MUNICH = {2: (48.0, 7.0, 30.0), 1: "N", 4: (11.0, 34.0, 0.0), 3: "E"}
+SYDNEY = {2: (33.0, 52.0, 0.0), 1: "S", 4: (151.0, 12.0, 0.0), 3: "E"}
+
+
+def plant(whole, date="2026-05-03T10:00:00.000Z", **changes):
+    kept = {"id": "request-1", "date": date, "answer": whole, "pictures": [], "correction": None, "note": ""}
+    return {**kept, "where": None, **changes}
+
+
+def photograph_at(name, place, color=RED, size=(400, 300)):
+    exif = Image.Exif()
+    exif[0x8825] = place
+    return file(name, jpeg(color, size, exif=exif))
+
+
+def shown_names(page):
+    return [each.inner_text() for each in page.query_selector_all(".many__row:not([hidden]) .many__plant")]
+
+
+# ---- as data
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", True), ("sunflower", True), ("HELIANTHUS ann", True), ("asteraceae", True), ("May 3", True),
+        ("2026-05", True), ("behind", True), ("schön", True), ("schon", True), ("daisy", False),
+        ("sunflower daisy", False),
+    ],
+)  # fmt: skip
+def test_a_plant_is_found_by_its_names_note_and_day(page, query, found):
+    assert page("garden.js", "isFound", plant(SPECIES, note="Behind the shed, schön"), query) == found
+
+
+def test_a_plant_is_found_by_what_a_person_said_it_is(page):
+    assert page("garden.js", "isFound", plant(UNCERTAIN, correction="Primula veris"), "primula")
+    assert not page("garden.js", "isFound", plant(UNCERTAIN), "primula")
+
+
+def test_plants_near_each_other_share_a_dot_and_those_without_a_place_have_none(page):
+    def at(latitude, longitude):
+        return plant(SPECIES, where={"latitude": latitude, "longitude": longitude})
+
+    groups = page("garden.js", "groupsOf", [at(48.1, 11.6), plant(SPECIES), at(48.9, 11.1), at(-33.9, 151.2)])
+    assert [len(group["plants"]) for group in groups] == [2, 1]
+    assert groups[1]["place"] == {"latitude": -33.9, "longitude": 151.2}
+    assert page("garden.js", "groupsOf", [plant(SPECIES)]) == []
+
+
+@pytest.mark.parametrize(
+    "places", [[(48.1, 11.6)], [(89, -180)], [(-90, 180)], [(48.1, 11.6), (-33.9, 151.2)], [(90, 0), (-90, 0)]]
+)
+def test_the_map_shows_every_place_within_the_world(page, places):
+    named = [{"latitude": latitude, "longitude": longitude} for latitude, longitude in places]
+    part = page("map.js", "extentOf", named)
+    assert part["width"] == 2 * part["height"]
+    assert 0 <= part["left"] <= 360 - part["width"]
+    assert 0 <= part["top"] <= 180 - part["height"]
+    for latitude, longitude in places:
+        assert 0 <= longitude + 180 - part["left"] <= part["width"]
+        assert 0 <= 90 - latitude - part["top"] <= part["height"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"format": "other"}', '{"format": "botanify-plants", "version": 2, "plants": []}']
+)
+def test_another_file_is_no_export(page, text):
+    assert page("exchange.js", "plantsIn", text) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"answer": {}}, {"date": "yesterday"}, {"id": ""}, {"pictures": ["https://x.test/1.jpg"]}, {"where": 7, "id": 7}],
+)
+def test_an_export_with_a_broken_plant_is_refused_as_a_whole(page, changes):
+    text = json.dumps(
+        {"format": "botanify-plants", "version": 1, "plants": [plant(SPECIES), plant(SPECIES, **changes)]}
+    )
+    assert page("exchange.js", "plantsIn", text) is None
+
+
+# ---- in a browser
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("view", ["wide", "phone"])
+def test_an_answer_is_kept_found_and_opened_again(open_tab, view):
+    tab = open_tab(view)
+    page = tab.page
+    tab.answer = SPECIES
+    tab.choose(photograph_at("1.jpg", MUNICH))
+    page.get_by_text("Kept in My plants, on this device only").wait_for()
+    assert accessibility_faults(page) == []
+    tab.answer = answer("genus", "Bellis", request_id="request-2", predictions=[prediction(2, 0.4)])
+    page.reload()
+    tab.choose(photograph_at("2.jpg", SYDNEY, GREEN, (3000, 1500)))
+    page.get_by_text("Kept in My plants").click()
+    page.get_by_text("2 plants").wait_for()
+    assert page.locator(".map__dot").count() == 2
+    page.get_by_label("1 plant near 33.9° S, 151.2° E").click()
+    assert len(shown_names(page)) == 1
+    page.get_by_label("1 plant near 33.9° S, 151.2° E").click()
+    page.get_by_label("Find by name").fill("common sunflower")
+    page.get_by_text("1 plant", exact=True).wait_for()
+    page.get_by_label("Find by name").fill("")
+    page.locator("summary.many__line").first.click()
+    page.wait_for_selector(".verdict")
+    sizes = "image => image.decode().then(() => [image.naturalWidth, image.naturalHeight])"
+    assert page.eval_on_selector(".plants__pictures img", sizes) == [1024, 512]
+    page.get_by_label("My note").fill("Under the birch")
+    page.get_by_label("My note").press("Tab")
+    page.locator(".many__words", has_text="Under the birch").wait_for()
+    assert accessibility_faults(page) == []
+    assert not scrolls_sideways(page)
+    screenshot(page, f"plants_{view}")
+    page.reload()
+    page.get_by_text("Under the birch").wait_for()
+    page.locator("summary.many__line").first.click()
+    page.get_by_role("button", name="Forget this plant").click()
+    page.get_by_text("1 plant", exact=True).wait_for()
+    assert shown_names(page) == ["Common sunflower"]
+    assert tab.faults == []
+
+
+@pytest.mark.browser
+def test_an_export_brings_everything_back_after_all_was_forgotten(open_tab, tmp_path):
+    tab = open_tab()
+    page = tab.page
+    tab.answer = {**GENUS, "images": [picture(0, 0.5), picture(1, 0.5)]}
+    tab.choose(photograph_at("1.jpg", MUNICH), PHOTOGRAPHS[1])
+    page.get_by_text("Kept in My plants").wait_for()
+    told = "{ answer: { request_id: 'request-1' }, correction: { name: 'Bellis perennis' } }"
+    page.evaluate(f"document.dispatchEvent(new CustomEvent('corrected', {{ detail: {told} }}))")
+    page.goto(PLANTS)
+    page.get_by_text("You said: Bellis perennis").wait_for()
+
+    def export(name):
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Export all").click()
+        download.value.save_as(tmp_path / name)
+        return json.loads((tmp_path / name).read_text())
+
+    first = export("first.json")
+    assert [each["id"] for each in first["plants"]] == ["request-1"]
+    assert len(first["plants"][0]["pictures"]) == 2
+    assert first["plants"][0]["where"] == pytest.approx({"latitude": 48.125, "longitude": 11.5667}, abs=1e-3)
+    page.get_by_role("button", name="Forget all").click()
+    assert accessibility_faults(page) == []
+    page.get_by_role("button", name="Keep them").click()
+    assert len(shown_names(page)) == 1
+    page.get_by_role("button", name="Forget all").click()
+    page.get_by_role("dialog").get_by_role("button", name="Forget all").click()
+    page.get_by_text("No plants yet").wait_for()
+    page.set_input_files("#import", tmp_path / "first.json")
+    page.get_by_text("1 plant of 1 in the file is new").wait_for()
+    assert export("second.json") == first
+    page.locator("summary.many__line").click()
+    page.get_by_label("My note").fill("Newer than the file")
+    page.get_by_label("My note").press("Tab")
+    page.set_input_files("#import", tmp_path / "first.json")
+    page.get_by_text("0 plants of 1 in the file are new").wait_for()
+    page.get_by_text("Newer than the file").wait_for()
+    (tmp_path / "other.json").write_text("{}")
+    page.set_input_files("#import", tmp_path / "other.json")
+    page.get_by_text("other.json is not an export of My plants.").wait_for()
+    assert len(shown_names(page)) == 1
+    assert tab.faults == []
+
+
+@pytest.mark.browser
+def test_more_pictures_of_a_plant_replace_its_answer_and_keep_its_note(open_tab):
+    tab = open_tab()
+    page = tab.page
+    tab.show(SPECIES)
+    page.get_by_text("Kept in My plants").wait_for()
+    told = "{ answer: { request_id: 'request-1' }, correction: { name: 'Bellis perennis' } }"
+    page.evaluate(f"document.dispatchEvent(new CustomEvent('corrected', {{ detail: {told} }}))")
+    tab.answer = answer(images=[picture(0, 0.5), picture(1, 0.5)], request_id="request-2")
+    tab.choose(PHOTOGRAPHS[1])
+    page.locator("code", has_text="request-2").wait_for(state="attached")
+    page.get_by_text("Kept in My plants").click()
+    page.get_by_text("1 plant", exact=True).wait_for()
+    page.get_by_text("You said: Bellis perennis").wait_for()
+    assert page.locator(".many__row").get_attribute("data-id") == "request-2"
+
+
+@pytest.mark.browser
+def test_nothing_is_kept_of_what_is_no_plant_or_once_it_is_switched_off(open_tab):
+    tab = open_tab()
+    page = tab.page
+    tab.show(NOT_A_PLANT)
+    page.goto(PLANTS)
+    page.get_by_text("No plants yet").wait_for()
+    page.get_by_label("Keep new answers on this device").uncheck()
+    page.goto(ADDRESS)
+    tab.show(SPECIES)
+    assert page.locator(".kept").count() == 0
+    page.goto(PLANTS)
+    page.get_by_text("No plants yet").wait_for()
+    assert not page.get_by_label("Keep new answers on this device").is_checked()
+
+
+@pytest.mark.browser
+def test_a_full_device_is_one_clear_sentence_and_loses_nothing(open_tab):
+    tab = open_tab()
+    page = tab.page
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Storage.overrideQuotaForOrigin", {"origin": ADDRESS, "quotaSize": 200_000})
+    tab.show(SPECIES)
+    page.get_by_text("Kept in My plants").wait_for()
+    tab.answer = answer(images=[picture(0, 0.5), picture(1, 0.5)], request_id="request-2")
+    tab.choose(file("2.jpg", encode(Image.effect_noise((1024, 1024), 120), quality=95)))
+    page.get_by_text("There is no room left on this device, so nothing was changed").wait_for()
+    page.goto(PLANTS)
+    page.get_by_text("1 plant", exact=True).wait_for()
+    assert page.locator(".many__row").get_attribute("data-id") == "request-1"
