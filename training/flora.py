@@ -66,7 +66,7 @@ class Command(Section, frozen=True, kw_only=True):
     root: Path = Path("data/raw")
     """Folder for the downloads."""
     recipe: str = ""
-    """Name or TOML file of a recipe; default: the flora's, or `own_folder` for a folder."""
+    """A recipe, as for train.py; default: the flora's, or `own_folder` for a folder."""
     without: tuple[str, ...] = ()
     """Data sets of the collection to leave out."""
     mirror: str = ""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 from msgspec import Meta
 from msgspec.structs import fields, replace
 
+from models.bundle import load_bundle
 from models.errors import RecipeError, without_password
 from models.program import path_fields
 from training.toml_file import RECIPES, Section, check_section, read_toml, section_to_plain
@@ -226,9 +227,14 @@ def recipe_files() -> list[Path]:
 def read_recipe(path: Path) -> Recipe:
     """Reads and checks a recipe file; a bare name such as "debug" also finds `training/recipes/debug.toml`.
 
+    A bundle gives the recipe that it was trained by.
+
     Raises:
         RecipeError: The file is missing or not valid TOML, or it has an unknown key or a value out of range.
+        BundleError: The folder is no bundle.
     """
+    if path.is_dir():
+        return check_stored_recipe(load_bundle(path).record.recipe, origin=str(path))
     return check_recipe(*read_toml(path, known=recipe_files()))
 
 
@@ -276,7 +282,7 @@ def recipe_to_store(recipe: Recipe) -> dict[str, Any]:
 
 
 def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
-    """Reads the recipe of a checkpoint, in which the normalization of the pictures stands beside the settings.
+    """Reads the recipe of a checkpoint or bundle, which has the normalization of the pictures beside the settings.
 
     Raises:
         RecipeError: Another version wrote it, with other settings.
@@ -286,7 +292,7 @@ def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
         return check_recipe(content | {"pictures": pictures}, origin)
     except RecipeError as error:
         raise RecipeError(
-            f"the checkpoint {origin} was written by another version of this program",
+            f"{origin} was written by another version of this program",
             value=error.value,
             remedy="use that version, or start a new run from its weights with --weights",
         ) from error

@@ -51,7 +51,7 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
     """Trains a network by a recipe. Each setting of the recipe is a flag, too."""
 
     recipe_file: tyro.conf.Positional[Path]
-    """A TOML file, or the name of one in training/recipes."""
+    """A TOML file, the name of one in training/recipes, or a bundle, for the recipe that it was trained by."""
     recipe: Recipe
     resume: bool = False
     """Continue from the last checkpoint in the run's folder."""

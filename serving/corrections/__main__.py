@@ -141,7 +141,7 @@ def export(command: Export, store: "Store") -> str:
     draft = command.out.with_name(f".{command.out.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     (draft / "pictures").mkdir(parents=True)
-    rows: dict[str, tuple[str, str, str, str]] = {}
+    rows: dict[str, tuple[str, ...]] = {}
     names = _names_of(chosen)
     groups = _groups_of(chosen)
     for each in chosen:
@@ -151,7 +151,7 @@ def export(command: Export, store: "Store") -> str:
                     content = store.path(sha256).read_bytes()
                     name = f"pictures/{sha256}.{sniff_format(content).lower()}"
                     (draft / name).write_bytes(content)
-                    rows[name] = (name, _FORMULA.sub("'", each.name), groups[sha256], each.model)
+                    rows[name] = (name, _FORMULA.sub("'", each.name), groups[sha256], "train", each.model)
     said = (
         f"{len(rows):,} pictures of {len(chosen):,} corrections; "
         f"{sum(len(found) > 1 for found in names.values()):,} with two names were left out"
@@ -163,7 +163,7 @@ def export(command: Export, store: "Store") -> str:
             value=said,
             remedy="review some, or ask fewer people to agree",
         )
-    write_csv(draft / TABLE_FILE, ("path", "scientific_name", "group", "model"), rows.values())
+    write_csv(draft / TABLE_FILE, ("path", "scientific_name", "group", "split", "model"), rows.values())
     draft.rename(command.out)
     return f"{said}. Next: python training/prepare.py table {command.out / TABLE_FILE} --out DATA"
 

@@ -1,8 +1,9 @@
-"""The way from corrections to the next bundle: people correct a flower that the model confuses."""
+"""The way from corrections to the next bundle, by the commands of the page as they stand there."""
 
 import csv
-import subprocess
-import sys
+import re
+import shlex
+import signal
 
 import httpx
 import numpy as np
@@ -11,122 +12,99 @@ import pytest
 from models.answer import Question, answer_plant
 from models.bundle import load_bundle
 from models.preprocess import picture_to_input
-from serving.access.keys import make_key
-from tests.end_to_end.test_demonstration import PHOTOS, ROOT, on_photos
+from tests.docs.pages import DOCS, ROOT, shell_blocks, text_of
+from tests.end_to_end.test_demonstration import PHOTOS, on_photos
+from tests.end_to_end.test_readme import TINY, run
 from tests.serving.program import service
+from training.drawn import Drawn, write_class_folders
 
 FLOWERS = PHOTOS / "flowers17"
 WEIGHTS = PHOTOS / "weights" / "tf_efficientnetv2_b0.safetensors"
 CONFUSED, NUM_KNOWN, NUM_CORRECTED = "Galanthus nivalis", 3, 60
 OTHERS = 20  # training photographs of each other flower, so that this takes minutes
-RECIPE = """
-[data]
-workers = 1
-[network]
-architecture = "tf_efficientnetv2_b0"
-[schedule]
-epochs = 4
-batch_size = 16
-backbone_lr = 3e-4
-head_lr = 1e-3
-warmup_epochs = 0.5
-[pictures]
-picture_px = 96
-serve_px = 96
-[hardware]
-amp = "off"
-device = "cpu"
-"""
+SMALL = (
+    f"--architecture tf_efficientnetv2_b0 --weights {WEIGHTS} --device cpu --amp off --workers 1 --epochs 4 "
+    "--batch-size 16 --backbone-lr 3e-4 --head-lr 1e-3 --warmup-epochs 0.5 --ema-decay 0 --picture-px 96 "
+    "--progressive --serve-px 96 --cutmix 0 --erase 0"
+)
 
 
-def run(*arguments):
-    program = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+def correct(client, chosen):
+    """Sends photographs and their names as people do; returns the ids of the corrections."""
+    for path, name in chosen:
+        files = {"image": path.read_bytes()}
+        asked = client.post("/identify", files=files).json()
+        said = {"taxon": name, "certain": "true"}
+        answer = client.post(f"/identify/{asked['request_id']}/correction", files=files, params=said)
+        assert answer.status_code == httpx.codes.OK, answer.text
+        yield answer.json()["correction_id"]
 
 
-def rows():
-    with (FLOWERS / "labels.csv").open(newline="") as stream:
-        return list(csv.DictReader(stream))
+def follow_the_page(folder, training, chosen):
+    """Trains on `my_plants`, corrects the answers about photographs, and trains on these, by the commands of pages."""
+    first = next(block for block in shell_blocks(ROOT / "README.md") if "prepare.py folder" in block[0])
+    (promote, serve), look, (*learn, reload) = shell_blocks(DOCS / "corrections.md")
+    (collection,) = re.findall(r"```toml\n(.*?)```", text_of(DOCS / "corrections.md"), re.DOTALL)
+    (folder / "garden.toml").write_text(collection)
+    for command in (*first[:-1], promote):
+        run(command, folder, training)
+    with service(None, *shlex.split(serve)[3:], cwd=folder) as running, running.client() as client:
+        ids = " ".join(correct(client, chosen))
+        for command in look:
+            run(command.replace("ID ID", ids), folder)
+        for command in learn:  # there are few test plants
+            run(f"{command} --accept-uncertain few" if "promote" in command else command, folder)
+        assert reload == "kill -HUP PID"
+        running.process.send_signal(signal.SIGHUP)
+        running.event("reloaded")
+        model = client.get("/model").json()
+    assert (model["name"], model["version"]) == ("mine", "1.1.0")
 
 
-def write_table(path, chosen):
-    with path.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(("path", "scientific_name", "split"))
-        writer.writerows((FLOWERS / row["path"], row["scientific_name"], row["split"]) for row in chosen)
-
-
-def make_bundle(folder, data, weights, *flags):
-    source = ("--data", data, "--run", folder / "run", "--weights", weights)
-    run("training/train.py", folder / "recipe.toml", *source, *flags)
-    checkpoint = folder / "run" / "last.pt"
-    run("training/export.py", "--checkpoint", checkpoint, "--data", data, "--out", folder / "bundle", "--with-weights")
-    return folder / "bundle"
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_commands_of_the_page_lead_to_a_service_that_has_learned(tmp_path):
+    write_class_folders(Drawn(out=tmp_path / "my_plants", species=3, pictures=14, size_px=48))
+    chosen = []
+    for plant in (tmp_path / "my_plants").iterdir():
+        for path in sorted(plant.iterdir())[:2]:  # the service gets pictures that are not in the folder
+            moved = path.rename(tmp_path / f"{len(chosen)}.jpg")
+            chosen.append((moved, plant.name.partition("(")[2].rstrip(")")))
+    follow_the_page(tmp_path, TINY, chosen)
 
 
 def right(bundle, chosen):
     """Whether each photograph is named right."""
     session, model = bundle.open_session("fp32"), bundle.answer_model("fp32")
     found = []
-    for row in chosen:
-        pixels, _ = picture_to_input((FLOWERS / row["path"]).read_bytes(), bundle.record.input)
+    for path, name in chosen:
+        pixels, _ = picture_to_input(path.read_bytes(), bundle.record.input)
         answer = answer_plant(*session.run(pixels[None]), model, Question())
-        found.append(answer.taxa[0].taxon.scientific_name == row["scientific_name"])
+        found.append(answer.taxa[0].taxon.scientific_name == name)
     return np.array(found)
-
-
-def correct(bundle, folder, chosen):
-    secret, key = make_key("ann")
-    flags = ("--corrections", folder, "--api-keys", key.line)
-    with service(bundle, *flags) as running, running.client() as client:
-        client.headers["Authorization"] = f"Bearer {secret}"
-        for row in chosen:
-            files = {"image": (FLOWERS / row["path"]).read_bytes()}
-            asked = client.post("/identify", files=files).json()
-            said = {"taxon": row["scientific_name"], "certain": "true"}
-            answer = client.post(f"/identify/{asked['request_id']}/correction", files=files, params=said)
-            assert answer.status_code == httpx.codes.OK, answer.text
 
 
 @on_photos
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_sixty_corrections_of_a_confused_flower_raise_its_recall_and_cost_the_others_nothing(tmp_path):
-    train = [row for row in rows() if row["split"] == "train"]
-    test = [row for row in rows() if row["split"] == "test"]
-    confused = [row for row in train if row["scientific_name"] == CONFUSED]
-    known = confused[:NUM_KNOWN]
-    for name in sorted({row["scientific_name"] for row in train} - {CONFUSED}):
-        known += [row for row in train if row["scientific_name"] == name][:OTHERS]
-    old, new = tmp_path / "old", tmp_path / "new"
-    for folder in (old, new):
-        folder.mkdir()
-        (folder / "recipe.toml").write_text(RECIPE)
-    write_table(tmp_path / "mine.csv", known + test)
-    run("training/prepare.py", "table", tmp_path / "mine.csv", "--out", tmp_path / "data")
-    first = make_bundle(old, tmp_path / "data", WEIGHTS)
-
-    correct(first, tmp_path / "kept", confused[NUM_KNOWN : NUM_KNOWN + NUM_CORRECTED])
-    confirmed = tmp_path / "confirmed"
-    run("-m", "serving.corrections", "export", tmp_path / "kept", "--reviewer", "ann", "--out", confirmed)
-    (tmp_path / "both.toml").write_text(
-        'name = "both"\nmerge = "across_sources"\n[sources.mine]\nlayout = "table"\nroot = "mine.csv"\n'
-        '[sources.corrections]\nlayout = "table"\nroot = "confirmed/corrections.csv"\n'
-    )
-    run("training/prepare.py", "sources", tmp_path / "both.toml", "--root", tmp_path, "--out", tmp_path / "more")
-    gently = (
-        "--backbone-lr",
-        "1e-4",
-        "--head-lr",
-        "3e-4",
-        "--sampling",
-        "class_balanced",
-    )  # it knows the others already
-    second = make_bundle(new, tmp_path / "more", first / "weights.safetensors", *gently)
-
-    before, after = (right(load_bundle(bundle), test) for bundle in (first, second))
-    is_confused = np.array([row["scientific_name"] == CONFUSED for row in test])
+    sets = {"train": {}, "test": {}}
+    with (FLOWERS / "labels.csv").open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            sets[row["split"]].setdefault(row["scientific_name"], []).append(FLOWERS / row["path"])
+    confused = sets["train"][CONFUSED]
+    for name, paths in sets["train"].items():
+        del paths[NUM_KNOWN + NUM_CORRECTED if name == CONFUSED else OTHERS :]
+    corrected, confused[:] = confused[NUM_KNOWN:], confused[:NUM_KNOWN]
+    for split, plants in sets.items():
+        for name, paths in plants.items():
+            (tmp_path / "my_plants" / split / name).mkdir(parents=True)
+            for path in paths:
+                (tmp_path / "my_plants" / split / name / path.name).symlink_to(path)
+    follow_the_page(tmp_path, SMALL, [(path, CONFUSED) for path in corrected])
+    test = [(path, name) for name, paths in sets["test"].items() for path in paths]
+    before, after = (right(load_bundle(tmp_path / "bundles" / name), test) for name in ("mine", "new"))
+    is_confused = np.array([name == CONFUSED for _, name in test])
     print(
         f"{CONFUSED}: {before[is_confused].mean():.3f} -> {after[is_confused].mean():.3f} of {is_confused.sum()}; "
         f"others: {before[~is_confused].mean():.3f} -> {after[~is_confused].mean():.3f} of {(~is_confused).sum()}"

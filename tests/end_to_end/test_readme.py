@@ -132,12 +132,13 @@ def trained(tmp_path_factory):
     return folder, commands[-1]
 
 
-def run(command: str, folder: Path) -> None:
-    """Runs a command as a page has it, in this process, with flags that make it small."""
-    flags = (
-        TINY if "train.py" in command else {"prepare": "--workers 1", "evaluat": "--workers 0"}.get(command[16:23], "")
-    )
-    program, *arguments = shlex.split(f"{command.removeprefix('python ')} {flags}")
+def run(command: str, folder: Path, training: str = TINY) -> None:
+    """Runs a command as a page has it, in this process; a training by a recipe of the project gets further flags."""
+    flags = {"prepare.py": "--workers 1", "evaluate.py": "--workers 0", "train.py own_folder": training}
+    added = " ".join(words for start, words in flags.items() if command.startswith(f"python training/{start}"))
+    program, *arguments = shlex.split(f"{command.removeprefix('python ')} {added}")
+    if program == "-m":
+        program = f"{arguments.pop(0)}.__main__"
     main = importlib.import_module(program.removesuffix(".py").replace("/", ".")).main
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         patch.setattr(sys, "argv", [program, *arguments])

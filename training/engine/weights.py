@@ -47,6 +47,8 @@ class _Saved(msgspec.Struct, frozen=True):
     output_keys: Sequence[str] | None = None
     name: str = ""
     """What they are, in words; empty for a file, whose path is its name."""
+    architecture: str = ""
+    """Empty if nothing tells it."""
 
 
 def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str] | None = None) -> str:
@@ -54,7 +56,7 @@ def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str]
 
     `weights` is "imagenet", "none", or a path: a bundle with weights, a checkpoint of this project, a state dict of
     torch, or safetensors. With `output_keys`, the classifier rows of a checkpoint or bundle are copied by key, so that
-    outputs can be added or reordered; rows whose key the file does not have stay random. The whole classifier stays
+    outputs can be added or reordered; a plant of which the file has no output stays random. The whole classifier stays
     random if the file has no keys and another number of outputs.
 
     Raises:
@@ -66,8 +68,8 @@ def load_weights(network: PlantNetwork, weights: str, output_keys: Sequence[str]
     saved = _from_hub(network) if weights == "imagenet" else _from_file(Path(weights), network)
     name = saved.name or weights
     if output_keys is not None and saved.output_keys is not None and list(output_keys) != list(saved.output_keys):
-        return _fill_by_key(network, saved.state, output_keys, saved.output_keys, name)
-    has_classifier = _fill(network, saved.state, weights)
+        return _fill_by_key(network, saved, output_keys, saved.output_keys, name)
+    has_classifier = _fill(network, saved, weights)
     return f"weights from {name}" if has_classifier else f"weights from {name}; the classifier starts at random"
 
 
@@ -113,12 +115,13 @@ def _from_file(path: Path, network: PlantNetwork) -> _Saved:
         bundle = load_bundle(path)
         state = _read_safetensors(bundle.weights_path())
         name = f"bundle {bundle.record.name} {bundle.record.version}"
-        return _Saved(_prefixed(state), bundle.taxonomy.output_keys, name)
+        return _Saved(_prefixed(state), bundle.taxonomy.output_keys, name, bundle.record.architecture.name)
     if path.suffix == ".safetensors":
         return _Saved(_translated(_read_safetensors(path), network))
     content = load_tensors(path)
     if isinstance(content, dict) and "network" in content:  # our own checkpoint
-        return _Saved(dict(content.get("ema") or content["network"]), content.get("output_keys"))
+        state = dict(content.get("ema") or content["network"])
+        return _Saved(state, content.get("output_keys"), architecture=content.get("architecture", ""))
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):  # as timm and Lightning save it
         content = content["state_dict"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -157,13 +160,16 @@ def _prefixed(state: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _fill_by_key(
-    network: PlantNetwork, state: dict[str, Tensor], keys: Sequence[str], saved_keys: Sequence[str], origin: str
+    network: PlantNetwork, saved: _Saved, keys: Sequence[str], saved_keys: Sequence[str], origin: str
 ) -> str:
-    """Copies the backbone, and each classifier row to the output of the same key."""
-    saved_row = {key: row for row, key in enumerate(saved_keys)}
-    rows = [row for row, key in enumerate(keys) if key in saved_row]
-    saved_rows = [saved_row[keys[row]] for row in rows]
+    """Copies the backbone, and each classifier row to the output of the same key, else of the same plant."""
+    saved_row = {key.rpartition(":")[2]: row for row, key in enumerate(saved_keys)}
+    saved_row |= {key: row for row, key in enumerate(saved_keys)}
+    found = [saved_row.get(key, saved_row.get(key.rpartition(":")[2])) for key in keys]
+    rows = [row for row, at in enumerate(found) if at is not None]
+    saved_rows = [at for at in found if at is not None]
     own = network.state_dict()
+    state = saved.state
     merged = dict(state)
     for name in _head_names(network) & state.keys():
         if len(state[name]) != len(saved_keys):
@@ -175,14 +181,15 @@ def _fill_by_key(
         if state[name].shape[1:] == own[name].shape[1:]:
             merged[name] = own[name].clone()
             merged[name][rows] = state[name][saved_rows].to(merged[name])
-    _fill(network, merged, origin)
+    _fill(network, msgspec.structs.replace(saved, state=merged), origin)
     note = f"weights from {origin}; {len(rows):,} of {len(keys):,} rows of the classifier matched by key"
     return note if len(rows) == len(keys) else f"{note}; the rest starts at random"
 
 
-def _fill(network: PlantNetwork, state: dict[str, Tensor], origin: str) -> bool:
-    """Copies a state dict into the network; returns whether it had a classifier of the right shape."""
+def _fill(network: PlantNetwork, saved: _Saved, origin: str) -> bool:
+    """Copies weights into the network; returns whether they had a classifier of the right shape."""
     own = network.state_dict()
+    state = saved.state
     fitting = {name for name, value in own.items() if name in state and state[name].shape == value.shape}
     misfits = _head_names(network) - fitting
     wrong = [name for name in own if name not in fitting | misfits]
@@ -191,7 +198,7 @@ def _fill(network: PlantNetwork, state: dict[str, Tensor], origin: str) -> bool:
             f"the weights in {origin} are of another network",
             value=f"{len(wrong)} tensors are missing or have another shape, first {wrong[0]}",
             limit=network.architecture,
-            remedy="choose the architecture that they were saved from",
+            remedy=f"pass --architecture {saved.architecture or 'NAME, that which they were saved from'}",
         )
     network.load_state_dict({name: state[name] for name in fitting}, strict=False)
     return not misfits

@@ -80,6 +80,7 @@ def test_what_a_reviewer_found_right_is_exported_and_prepared(folder, tmp_path, 
     assert pictures == [("Rosa rugosa", ROSE), ("Crocus vernus", CROCUS)]
     report = prepare(Table(table=tmp_path / "out" / TABLE_FILE, out=tmp_path / "data", workers=1))
     assert (report.num_pictures, report.num_outputs) == (2, 2)
+    assert (tmp_path / "out" / TABLE_FILE).read_text().count(",train,") == 2  # of what tests a network nothing changes
 
 
 def test_a_named_reviewer_needs_no_review_of_their_own_corrections(folder, exported):

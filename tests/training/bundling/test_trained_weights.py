@@ -13,6 +13,7 @@ from tests.training.small import make_taxonomy, run_training
 from training.engine.checkpoint import read_checkpoint
 from training.engine.weights import load_weights
 from training.export import Export, export
+from training.recipe import check_stored_recipe, read_recipe
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,12 @@ def test_a_training_starts_from_the_bundle(with_weights, finished_run, data, tmp
     for name, value in found.network.items():
         if name.endswith(".weight"):
             assert torch.allclose(value, exported.eval_weights[name], atol=1e-6), name
+
+
+def test_a_bundle_is_the_recipe_that_it_was_trained_by(bundle, finished_run):
+    trained = check_stored_recipe(read_checkpoint(finished_run / "last.pt").recipe, "the checkpoint")
+    found = read_recipe(bundle.folder)
+    assert (found.schedule, found.augment, found.network) == (trained.schedule, trained.augment, trained.network)
 
 
 def test_outputs_of_the_bundle_keep_their_rows(with_weights):

@@ -117,6 +117,20 @@ def test_the_rows_of_the_classifier_follow_their_keys(keys, tmp_path):
     assert ("the rest starts at random" in note) == (num_known < len(keys))
 
 
+def test_a_plant_keeps_its_row_in_data_of_another_name(tmp_path):
+    path, saved = save_checkpoint(tmp_path, ["garden:iris", "garden:rosa"])
+    network, _, note = load_by_key(path, ["all:aster", "all:iris", "all:rosa"])
+    assert torch.equal(network.head.weight[1:], saved.head.weight)
+    assert "2 of 3 rows" in note
+
+
+def test_weights_of_another_architecture_name_it(tmp_path):
+    path, _ = save_checkpoint(tmp_path, ["a"])
+    torch.save(torch.load(path, weights_only=True) | {"architecture": NAME}, path)
+    with pytest.raises(CheckpointError, match=f"pass --architecture {NAME}"):
+        load_weights(PlantNetwork("test_resnet", 1), str(path))
+
+
 def test_a_checkpoint_whose_names_and_rows_disagree_is_refused(tmp_path):
     path, _ = save_checkpoint(tmp_path, ["a", "b", "c"], num_rows=5)
     with pytest.raises(CheckpointError, match="3 keys for 5 rows"):
