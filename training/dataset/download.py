@@ -3,6 +3,7 @@
 import importlib.util
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path, PurePosixPath
@@ -90,6 +91,7 @@ def download(command: Download, *, tell: Callable[[str], None] = print) -> None:
             _add(plan, name, entry, command, fetcher)
         if not plan.files and not plan.kaggle:
             raise DataError("the collection lists no files", value=command.collection, remedy="set `files` of a source")
+        _require_own_places(plan)
         missing = _tell_sizes(plan, command.root, tell)
         if command.dry_run:
             return
@@ -113,6 +115,16 @@ def _add(plan: Plan, name: str, entry: SourceEntry, command: Download, fetcher: 
             plan.files += [_sized(file, fetcher) for file in _files(text, folder, command, fetcher)]
         elif not (folder.is_dir() and any(folder.iterdir())):
             plan.kaggle.append((text.removeprefix(_KAGGLE), folder))
+
+
+def _require_own_places(plan: Plan) -> None:
+    """Refuses two downloads to one place, of which the second would be taken for the first."""
+    places = Counter([file.path for file in plan.files] + [folder for _, folder in plan.kaggle])
+    ((place, number),) = places.most_common(1)
+    if number > 1:
+        problem = "files of the collection would be written over each other"
+        remedy = "name the file once, or give the sources roots in folders of their own"
+        raise DataError(problem, value=f"{number} for {place}", limit="one", remedy=remedy)
 
 
 def _files(text: str, folder: Path, command: Download, fetcher: Fetcher) -> Iterator[RemoteFile]:

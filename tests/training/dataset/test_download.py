@@ -167,6 +167,18 @@ def test_an_entry_that_names_no_file_is_one_error(published, files):
         run(published)
 
 
+@pytest.mark.parametrize("other", ["{url}/mirror/list.txt", "{url}/list.txt", "kaggle:ann/plants"])
+def test_two_entries_with_one_place_are_refused_before_the_first_byte(published, other):
+    other = other.format(url=published.url)
+    first = "kaggle:ben/plants" if other.startswith("kaggle") else f"{published.url}/list.txt"
+    text = published.toml.read_text().replace(f'"{published.url}/list.txt"', f'"{first}", "{other}"')
+    published.server.files["/mirror/list.txt"] = b"c"
+    published.toml.write_text(text)
+    with pytest.raises(DataError, match=r"written over each other \(got 2 for .*/data/lists.*name the file once"):
+        run(published)
+    assert not contents(published.root)
+
+
 def test_a_record_cannot_write_elsewhere(published):
     published.server.files["/api/records/7"] = published.server.files["/api/records/7"].replace(b"plantnet_", b"../")
     with pytest.raises(DataError, match="cannot be used"):
