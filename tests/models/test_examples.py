@@ -1,5 +1,8 @@
 import hashlib
+import threading
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -30,6 +33,20 @@ def test_pictures_are_read_as_they_were_written_and_in_their_order(tmp_path):
     assert examples.of("bellis") == [DAISY]
     assert examples.of("acer") == []
     assert [(each, examples.picture(each)) for each in (ROSE, OTHER, DAISY)] == PICTURES
+
+
+def test_threads_read_one_after_another(tmp_path, monkeypatch):
+    examples, read, reading = opened(written(tmp_path)), zipfile.ZipFile.read, threading.Lock()
+
+    def read_alone(archive, member):
+        assert reading.acquire(blocking=False)
+        time.sleep(0.02)
+        reading.release()
+        return read(archive, member)
+
+    monkeypatch.setattr(zipfile.ZipFile, "read", read_alone)
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(examples.picture, (ROSE, OTHER, DAISY))) == [data for _, data in PICTURES]
 
 
 def test_equal_pictures_make_equal_files(tmp_path):

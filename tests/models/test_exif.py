@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from PIL import ExifTags, Image
 from PIL.TiffImagePlugin import IFDRational
 
-from models.exif import Capture
+from models.exif import Capture, read_capture
 from models.preprocess import read_picture
 from tests.models.pictures import FORMATS, encode
 from tests.serving.decoding.running_pool import RunningPool
@@ -102,6 +102,15 @@ def test_service_and_training_read_a_form_alike(name, read_by_both):
     assert (asked.taken_at and asked.taken_at.isoformat()) == taken_at
     assert (learned.taken_at and learned.taken_at.isoformat()) == (taken_at and taken_at[:19])
     assert asked.coordinates == learned.coordinates == (coordinates and pytest.approx(coordinates))
+
+
+@pytest.mark.parametrize(
+    ("latitude", "coordinates"), [(NORTH, (48.51, 2.25)), ((-48.0, 30.0, 36.0), None), ((48.0, 30.0, -36.0), None)]
+)
+def test_negative_parts_are_no_angle(latitude, coordinates):
+    opened = Image.new("RGB", (8, 8))  # Pillow reads signed numbers and writes none
+    opened.getexif().get_ifd(ExifTags.IFD.GPSInfo).update(at(latitude)[ExifTags.IFD.GPSInfo])
+    assert read_capture(opened).coordinates == (coordinates and pytest.approx(coordinates))
 
 
 @pytest.mark.parametrize("file_format", FORMATS)

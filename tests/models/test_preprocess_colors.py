@@ -56,7 +56,9 @@ def test_rotated_phone_photo_is_upright(file_format, orientation, size):
 @pytest.mark.parametrize("orientation", [0, 9, 77])
 def test_orientation_outside_the_standard_leaves_the_picture_as_it_is(orientation):
     data = encode(scene(), "JPEG", exif=exif(orientation))
-    assert difference(read_picture(data).image, scene()) < 3
+    found = read_picture(data)
+    assert difference(found.image, scene()) < 3
+    assert (found.width, found.height) == upright_size(data) == LANDSCAPE
 
 
 def test_exif_after_the_pixels_of_a_png_is_applied():

@@ -50,7 +50,9 @@ def wait_until_ready(client):
 def ready_service(**settings):
     """A client of a service in this process that is ready, and decodes in this process too."""
     chosen = Settings(**{"num_threads": 1, "num_runs": 1} | settings)
-    with TestClient(create_app(chosen, decoder=InProcessDecoder()).app, raise_server_exceptions=False) as client:
+    service = create_app(chosen, decoder=InProcessDecoder())
+    with TestClient(service.app, raise_server_exceptions=False) as client:
+        client.service = service
         yield wait_until_ready(client)
 
 

@@ -162,6 +162,17 @@ async def test_network_of_a_refused_reload_is_freed_without_the_garbage_collecto
         await until(lambda: opener.num_alive == 1)
 
 
+@in_event_loop
+async def test_a_bundle_that_is_refused_stops_its_workers(settings):
+    opened = []
+    async with warm(opener := Opener(settings)) as live:
+        opener.fails = True
+        live._open_next = lambda: opened.append(opener()) or opened[-1]
+        with pytest.raises(BundleError):
+            await live.reload()
+        assert opened[0].scheduler._is_closed
+
+
 @pytest.mark.usefixtures("no_collector")
 @in_event_loop
 async def test_replaced_network_is_freed_when_its_last_request_has_ended(settings):

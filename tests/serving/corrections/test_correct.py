@@ -24,6 +24,7 @@ from structlog.testing import capture_logs
 from models.errors import InputError
 from serving.access.keys import make_key
 from serving.app import create_app
+from serving.corrections import store as store_module
 from serving.corrections.service import CorrectionService
 from serving.corrections.store import DATABASE_FILE, Store, _open
 from serving.errors import StoreUnavailable
@@ -130,6 +131,21 @@ def test_a_correction_is_taken_back_with_its_pictures_but_those_of_others_stay(c
     assert client.delete(f"/corrections/{second}").status_code == 204
     assert (files(folder), kept(folder)) == (set(), [])
     assert_problem(client.delete(f"/corrections/{second}"), 404, "unknown_answer")
+
+
+def test_a_picture_that_another_service_stores_while_its_last_correction_goes_stays(folder, monkeypatch):
+    lock = store_module._lock
+    with Store(folder) as store, Store(folder) as other:
+        store.put(correction(0), [ROSE])
+
+        def lock_late(connection, statement):
+            other.put(correction(1), [ROSE])
+            lock(connection, statement)
+
+        monkeypatch.setattr(store_module, "_lock", lock_late)
+        assert store.delete([correction(0).correction_id]) == 1
+    (found,) = kept(folder)
+    assert files(folder) == set(found.pictures) != set()
 
 
 @pytest.mark.parametrize(
@@ -390,11 +406,13 @@ def until(is_done):
         time.sleep(0.01)
 
 
-def test_pictures_of_a_correction_count_as_held_until_they_are_stored(settings, folder, stuck):
+def test_pictures_of_a_correction_count_as_held_until_they_are_stored_but_not_as_work(settings, folder, stuck):
     with running(settings, folder, max_held_bytes=2 * len(ROSE)) as client, ThreadPoolExecutor() as pool:
         first, second = ask(client), ask(client)
         waiting = pool.submit(correct, client, first, ROSE, taxon="crocus")
         stuck.began.acquire()
+        (admitted,) = client.service.admission._admitted
+        assert (admitted.has_begun, admitted.num_pictures_expected(admitted.arrived_at)) == (True, 0)
         assert_problem(correct(client, second, ROSE, taxon="crocus"), 503, "overloaded")
         stuck.response.set()
         assert waiting.result().status_code == 200

@@ -153,10 +153,14 @@ def test_a_threshold_that_is_given_is_kept_and_has_no_promise():
     assert given.genus != fitted.genus  # other plants are left for it
 
 
-def test_finer_ranks_leave_fewer_plants():
+@pytest.mark.parametrize("mistaken_N", [None, np.arange(3000) % 4 == 0])
+def test_finer_ranks_leave_fewer_plants(mistaken_N):
     scores = draw_hierarchy(3000, 0.0, 0.0, seed=1)
-    found = fit_thresholds(scores)
-    named = scores["species"].score_N >= found.thresholds.species
+    found = fit_thresholds(scores, mistaken_N=mistaken_N)
+    limit_N = np.full(3000, found.thresholds.species)
+    if mistaken_N is not None:
+        limit_N[mistaken_N] = found.mistaken.threshold
+    named = scores["species"].score_N >= limit_N
     left = scores["genus"].subset(~named)
     assert found.genus.num_named == (left.score_N >= found.thresholds.genus).sum()
     assert found.species.num_named + found.genus.num_named + found.family.num_named <= 3000

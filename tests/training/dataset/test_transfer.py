@@ -64,6 +64,7 @@ def test_a_cut_download_continues_where_it_was(server, tmp_path, waits):
         ("no Range", '"one"', "without Range"),  # 200 in place of 206
         ("", '"two"', "has changed"),  # by If-Range
         ("no If-Range", '"two"', "has changed"),  # a server that sends the rest of another version
+        ("another span", '"one"', "status 206 to a range"),
     ],
 )
 def test_what_cannot_be_continued_starts_again_and_says_so(server, tmp_path, waits, fault, tag, say):

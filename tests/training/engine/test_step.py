@@ -174,6 +174,13 @@ def test_the_first_scale_of_fp16_is_small_enough_for_the_first_step(monkeypatch)
     assert make_engine().scaler.get_scale() == 1.0
 
 
+def test_a_loss_that_is_not_scaled_stays_so_however_many_steps_are_good():
+    engine = make_engine()
+    engine.scaler.set_growth_interval(1)
+    engine.micro_step(*batch(), step=0)
+    assert engine.read().scale == 1
+
+
 def test_rates_of_several_ranks_grow_only_if_that_is_asked_for(monkeypatch):
     usual, scaled = as_rank(monkeypatch, 0), as_rank(monkeypatch, 0, "--scale-lr")
     assert [group["initial_lr"] for group in usual.optimizer.param_groups] == [0.01] * 4
