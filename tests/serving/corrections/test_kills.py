@@ -190,4 +190,6 @@ def test_corrections_that_wait_for_a_locked_file_count_as_held(bundle_folder, tm
         assert (
             grown < 2 * 256_000_000
         )  # --max-held-bytes, and as much for the pieces of pictures before they are joined
-        assert correct() == httpx.codes.OK
+        # The last call that waited for the lock may still be under way, and refuses others until it has ended.
+        later = (time.sleep(1) or correct() for _ in range(30))
+        assert httpx.codes.OK in later
