@@ -38,7 +38,8 @@ _DO_NOT_KEEP: Final = b"no-store"  # Cache-Control of everything else: answers, 
 _VALID_ID: Final = re.compile(rb"(?!\.\.?$)[\x21-\x2e\x30-\x7e]{1,128}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
 _CONTENT_POLICY: Final = (
-    b"default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
+    b"default-src 'self'; img-src 'self' blob: data:; worker-src 'self'; manifest-src 'self'; object-src 'none'; "
+    b"base-uri 'none'; frame-ancestors 'none'"
 )
 # The viewer of the OpenAPI document uses inline styles; the page does not.
 _VIEWER_POLICY: Final = _CONTENT_POLICY + b"; style-src 'self' 'unsafe-inline'"

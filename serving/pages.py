@@ -6,6 +6,7 @@ catalogue of texts, `web/text/LANGUAGE.json`.
 """
 
 import gzip
+import hashlib
 import html
 import mimetypes
 import re
@@ -49,6 +50,8 @@ WEB: Final = Path(__file__).resolve().parent / "web"
 _PAGE: Final = Path("index.html")
 _DEFAULT_LANGUAGE: Final = "en"
 _LANGUAGE_KEPT_S: Final = 365 * 24 * 3600
+_WORKER: Final = "worker.js"
+_NOT_OFFLINE: Final = (_WORKER, "icons/", "schema.", "sunflower.", "vendor/")  # what the page does without
 _PLACEHOLDER: Final = re.compile(r"\{\{([\w.]+)\}\}")
 PRECOMPRESSED: Final = "precompressed"
 """Name of the option of a route whose responses are not to be compressed again."""
@@ -111,7 +114,21 @@ def _web_files() -> dict[tuple[str, str], _WebFile]:
         else:
             modified = {"Last-Modified": formatdate(path.stat().st_mtime, usegmt=True)}
             files[name, ""] = _web_file(content, media_type, modified)
+    # Without Last-Modified, since other files change it too. Its scope is wider than its address.
+    worker = _worker({name: file.content for (name, _), file in files.items()}).encode()
+    files[_WORKER, ""] = _web_file(worker, files[_WORKER, ""].media_type, {"Service-Worker-Allowed": "/"})
     return files
+
+
+def _worker(files: Mapping[str, bytes]) -> str:
+    """Returns the service worker, with a version that changes with each file, and the addresses of what it keeps."""
+    version = hashlib.sha256(b"".join(files[name] for name in sorted(files))).hexdigest()[:16]
+    kept = [
+        "/" if name == _PAGE.name else f"/web/{name}" for name in sorted(files) if not name.startswith(_NOT_OFFLINE)
+    ]
+    constants = {"VERSION": version, "FILES": kept}
+    lines = [f"const {name} = {msgspec.json.encode(value).decode()};\n" for name, value in constants.items()]
+    return "".join(lines) + files[_WORKER].decode()
 
 
 def _web_file(content: bytes, media_type: str, headers: Mapping[str, str]) -> _WebFile:

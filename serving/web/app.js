@@ -5,6 +5,7 @@ import { setUpSpeciesSearch, showModel } from "./about.js";
 import { showAnswer } from "./answer.js";
 import { setUpChoice } from "./choice.js";
 import { tell } from "./events.js";
+import { registerWorker, takeShared } from "./install.js";
 import { setUpKeeping } from "./keep.js";
 import { refusal } from "./limits.js";
 import { currentModel, modelOf, wantedCoverage } from "./model.js";
@@ -137,7 +138,9 @@ function render(nodes, sentence) {
   if (hadFocus) find("answer").focus({ preventScroll: true });
 }
 
+registerWorker();
 setUpKeeping();
 setUpSpeciesSearch();
 showModel(tray.add);
 currentModel().then((model) => { if (model) place.show(model); });
+takeShared().then(tray.add);

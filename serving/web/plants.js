@@ -4,6 +4,7 @@ import { showAnswer } from "./answer.js";
 import { element, printed } from "./elements.js";
 import { fileOf, plantsIn } from "./exchange.js";
 import { dayOf, groupsOf, isFound } from "./garden.js";
+import { registerWorker } from "./install.js";
 import { isKeeping, notKeptSentence, noteCorrections, switchKeeping } from "./keep.js";
 import { addPlants, allPlants, amendPlant, forgetAllPlants, forgetPlant } from "./kept.js";
 import { inWords, mapOf } from "./map.js";
@@ -152,5 +153,6 @@ find("import").addEventListener("change", (event) => attempt(() => load(event)))
 find("forget-all").addEventListener("click", () => attempt(forgetAll));
 find("keeping").checked = isKeeping();
 find("keeping").addEventListener("change", ({ target }) => attempt(() => switchKeeping(target.checked)));
+registerWorker();
 noteCorrections();
 attempt(list);

@@ -100,7 +100,8 @@ def new_page(browser):
     contexts = []
 
     def open_one(view="wide"):
-        contexts.append(browser.new_context(**VIEWS[view], reduced_motion="reduce"))
+        # The worker would go on to load files after the test; test_offline.py lets it work.
+        contexts.append(browser.new_context(**VIEWS[view], reduced_motion="reduce", service_workers="block"))
         return contexts[-1].new_page()
 
     yield open_one

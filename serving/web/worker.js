@@ -1,0 +1,61 @@
+// The service worker: the page opens without a connection, and takes photographs that a phone's gallery shares with it.
+// The service writes two constants above this text: VERSION changes with any file of the page, FILES are the addresses of those that
+// the page needs. Everything else, such as /identify and what needs a key, never passes through here.
+
+const SHELL = `botanify-shell-${VERSION}`;
+const SHARED = "botanify-shared"; // install.js takes them out
+const PATIENCE_MS = 4000; // longer than any file takes on a connection that is of use
+const PAGES = FILES.filter((path) => path === "/" || path.endsWith(".html"));
+
+self.addEventListener("install", (event) => {
+  self.skipWaiting();
+  event.waitUntil(keep(FILES));
+});
+
+self.addEventListener("activate", (event) => {
+  event.waitUntil(Promise.all([self.clients.claim(), forgetOthers()]));
+});
+
+self.addEventListener("fetch", (event) => {
+  const { pathname, searchParams, origin } = new URL(event.request.url);
+  if (origin !== self.location.origin) return;
+  if (event.request.method === "POST" && pathname === "/share") event.respondWith(takeShared(event.request));
+  if (event.request.method !== "GET" || !FILES.includes(pathname)) return;
+  const answered = answer(event.request, pathname);
+  event.respondWith(answered);
+  if (searchParams.has("lang")) event.waitUntil(answered.then(() => keep(PAGES))); // the service remembers the language that was chosen
+});
+
+/** Keeps files as the service gives them now: all or none. */
+async function keep(paths) {
+  const shell = await caches.open(SHELL);
+  await shell.addAll(paths.map((path) => new Request(path, { cache: "no-cache" })));
+}
+
+async function forgetOthers() {
+  const names = await caches.keys();
+  await Promise.all(names.filter((name) => name.startsWith("botanify-shell-") && name !== SHELL).map((name) => caches.delete(name)));
+}
+
+/** Asks the service, so that no page is older than it; what is kept answers where the service does not, or not in time. */
+async function answer(request, pathname) {
+  const kept = async () => (await caches.open(SHELL)).match(pathname);
+  const asked = fetch(request);
+  const late = new Promise((resolve) => { setTimeout(resolve, PATIENCE_MS); }).then(kept);
+  try {
+    const response = await Promise.race([asked, late]) ?? await asked;
+    return response.status >= 500 ? await kept() ?? response : response; // the gateway of a service that is down
+  } catch {
+    return await kept() ?? Response.error();
+  }
+}
+
+/** Keeps shared photographs for the page, and opens it. */
+async function takeShared(request) {
+  const form = await request.formData();
+  await caches.delete(SHARED);
+  const shared = await caches.open(SHARED);
+  const files = form.getAll("image").filter((file) => file instanceof File);
+  await Promise.all(files.map((file, index) => shared.put(`/shared/${index}`, new Response(file, { headers: { "X-Name": encodeURIComponent(file.name) } }))));
+  return Response.redirect("/?shared", 303);
+}
