@@ -27,6 +27,7 @@ from models.program import explain_missing_packages, run_program
 explain_missing_packages("make train-env")
 
 import tyro
+from msgspec.structs import replace
 
 from models.bundle import BUNDLE_FILE
 from models.errors import DataError, RecipeError
@@ -35,6 +36,7 @@ from training.dataset.download import Download, download
 from training.dataset.manifest import MANIFEST_FILE, Manifest
 from training.dataset.others import NEGATIVES_LIST, UNKNOWN_LISTS
 from training.engine.stop_signal import EXIT_REQUEUE
+from training.machine import find_gpus
 from training.recipe import read_recipe
 from training.toml_file import RECIPES, Section, check_section, read_toml
 
@@ -66,7 +68,9 @@ class Command(Section, frozen=True, kw_only=True):
     root: Path = Path("data/raw")
     """Folder for the downloads."""
     recipe: str = ""
-    """A recipe, as for train.py; default: the flora's, or `own_folder` for a folder."""
+    """A recipe, as for train.py; default: the flora's, or for a folder `own_folder`, without a GPU `plants`."""
+    weights: str = ""
+    """Initial weights, as for train.py."""
     without: tuple[str, ...] = ()
     """Data sets of the collection to leave out."""
     mirror: str = ""
@@ -104,6 +108,10 @@ def run(command: Command) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         remedy = "start it once, without torchrun: it starts torchrun for the training"
         raise RecipeError("flora.py was started once for each GPU", remedy=remedy)
+    if command.flora.is_dir() and not command.recipe:
+        cards, _ = find_gpus()
+        command = replace(command, recipe="own_folder" if cards else "plants")
+        print(f"recipe: {command.recipe}, since this machine has {cards[0] if cards else 'no GPU'}; or give --recipe")
     for step in steps(command):
         done = step.result.exists()
         told = f"done, {step.result} is there" if done else shlex.join(["python", *step.arguments])
@@ -120,22 +128,35 @@ def run(command: Command) -> None:
 
 
 def steps(command: Command) -> Iterator[Step]:
-    """Yields the steps; the flags of one may depend on what the steps before have written."""
+    """Yields the steps; the flags of one may depend on what the steps before have written.
+
+    Raises:
+        RecipeError: There is no such flora or recipe, or it cannot be used.
+    """
     data = command.out / "data"
     packed = data
-    if command.flora.is_dir():
-        flora = Flora(name=command.flora.resolve().name, description="", collection="", recipe="own_folder")
-        yield Step("prepare", _program("prepare", "folder", command.flora, "--out", data), data / MANIFEST_FILE)
+    is_folder = command.flora.is_dir()
+    if is_folder:
+        files = sum(path.is_file() for path in command.flora.rglob("*"))
+        name = command.flora.resolve().name
+        flora = Flora(name=name, description="", collection="", recipe="own_folder", num_pictures=files)
     else:
         flora = read_flora(command.flora)
         packed = command.out / "packed"
+    recipe = command.recipe or flora.recipe
+    read_recipe(Path(recipe))  # a wrong one ends here, and missing weights in the next step, before hours of work
+    train = ["train", recipe, *(["--weights", command.weights] if command.weights else [])]
+    if flora.num_pictures:
+        yield Step("forecast", _program(*train, "--forecast", flora.num_pictures), packed / MANIFEST_FILE)
+    if is_folder:
+        yield Step("prepare", _program("prepare", "folder", command.flora, "--out", data), data / MANIFEST_FILE)
+    else:
         yield from _from_collection(flora.collection, command, packed / MANIFEST_FILE)
     run_folder = command.out / "run"
     bundle = command.out / "bundle"
-    recipe = command.recipe or flora.recipe
     flags: list[object] = ["--data", packed, "--run", run_folder, "--auto-resume", *_others(data, _TRAIN)]
     needs = partial(_training_needs, recipe, packed, flora.num_pictures)
-    yield Step("train", _program("train", recipe, *flags), bundle / BUNDLE_FILE, needs)
+    yield Step("train", _program(*train, *flags), bundle / BUNDLE_FILE, needs)
     best = run_folder / "best.pt"
     description = ["--description", flora.description] if flora.description else []
     export: list[object] = ["export", "--checkpoint", best, "--data", packed, "--out", bundle, "--name", flora.name]

@@ -70,6 +70,9 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
     into the run's folder, and stop with a checkpoint."""
     tune: bool = False
     """Measure batch sizes and the loader on this machine, propose flags, and stop."""
+    forecast: WholeNumber = 0
+    """Load the initial weights, take some steps on random pictures, tell how long a training with so many pictures
+    takes on this machine, and stop; needs no data."""
     deterministic: bool = False
     """Take the kernels that repeat a run exactly, as far as PyTorch has them, although they are slower; on the same
     GPUs, with the same versions."""
@@ -167,8 +170,10 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     """Prepares recipe and data, then trains, tunes or draws."""
     import timm
 
+    from training import forecast
     from training.dataset.manifest import Manifest
     from training.drawn import ensure_training_data
+    from training.engine.weights import load_weights, new_network
     from training.loading.data import show_batch
     from training.network_input import with_fitting_sizes
     from training.tuning import tune
@@ -183,6 +188,10 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     recipe, note = with_fitting_sizes(command.recipe)
     if note and ranks.is_main:
         print(note)
+    if command.forecast:
+        load_weights(new_network(recipe, 1), recipe.network.weights)  # an error says how to get them
+        print(forecast.on_this_machine(recipe, command.forecast, device))
+        return
     with ranks.main_first():  # it writes the drawn pictures and the manifest that the other ranks read
         ensure_training_data(recipe.data)
         manifest = Manifest(recipe.data.data, recipe.data.shards)

@@ -47,6 +47,7 @@ def test_the_page_of_floras_has_the_forecasts_of_their_recipes(recipe):
     shown = {
         f"{each.card} | {each.hours[0]:.1f} to {each.hours[1]:.1f} | {each.memory / 1e9:.0f} GB |"
         for each in forecasts(read_recipe(Path(recipe)), pictures)
+        if each.hours
     }
     assert row.split(" | ", 1)[1] in shown
 

@@ -27,6 +27,7 @@ from training.dataset.manifest import Manifest
 from training.dataset.transfer import NoAnswer
 from training.engine.stop_signal import EXIT_REQUEUE
 from training.flora import Command, run, steps
+from training.machine import Gpu
 
 TINY = str(ROOT / "tests" / "training" / "tiny.toml")
 
@@ -42,13 +43,18 @@ def test_a_dry_run_prints_commands_that_can_be_typed_and_starts_nothing(tmp_path
     run(Command(flora=Path("mini"), dry_run=True, **words))
     lines = capsys.readouterr().out.splitlines()
     told = dict(line.split(": ", 1) for line in lines if not line.startswith(" "))
-    assert list(told) == ["download", "prepare", "train", "export", "evaluate", "promote", "Serve it"]
+    assert list(told) == ["forecast", "download", "prepare", "train", "export", "evaluate", "promote", "Serve it"]
     assert shlex.split(told["download"])[:4] == ["python", "training/prepare.py", "download", "data_mini"]
     assert "--without house_plants" in told["prepare"]
     assert f"--data {tmp_path / 'out' / 'packed'}" in told["train"]
-    assert lines[1] == f"  42 GB into {tmp_path / 'raw'}"
-    assert lines[4].startswith("  forecast for 430,000 pictures, GeForce RTX 4090, 24 GB: ")
-    assert lines[5].startswith("  forecast for 430,000 pictures, H100 SXM, 80 GB: ")
+    assert shlex.split(told["forecast"])[1:] == ["training/train.py", "mini_24gb", "--forecast", "430000"]
+    assert lines[2] == f"  42 GB into {tmp_path / 'raw'}"
+    start = "  forecast for 430,000 pictures, "
+    assert lines[5:8] == [
+        f"{start}GeForce RTX 3070, 8 GB: too small, the recipe takes 15 GB",
+        f"{start}GeForce RTX 4090, 24 GB: 3 h 14 min to 4 h 4 min, 15 GB of its memory",
+        f"{start}H100 SXM, 80 GB: 1 h 27 min to 1 h 46 min, 15 GB of its memory",
+    ]
     assert not (tmp_path / "out").exists()
 
 
@@ -89,7 +95,7 @@ def test_a_step_is_done_when_its_result_is_there(tmp_path):
     (tmp_path / "out" / "bundle").mkdir(parents=True)
     (tmp_path / "out" / "bundle" / "bundle.json").touch()
     left = [step.name for step in steps(command(tmp_path)) if not step.result.exists()]
-    assert left == ["prepare", "evaluate", "promote"]
+    assert left == ["forecast", "prepare", "evaluate", "promote"]
 
 
 def test_lists_of_the_data_set_reach_training_and_export(tmp_path):
@@ -101,6 +107,24 @@ def test_lists_of_the_data_set_reach_training_and_export(tmp_path):
     assert "unknown_export.csv" in found["export"]
     assert "--unknown" not in found["evaluate"]
     assert all("negatives.csv" in found[name] for name in ("train", "evaluate", "export"))
+
+
+@pytest.mark.parametrize(("cards", "recipe"), [((), "plants"), ((Gpu("A card", 12.0),), "own_folder")])
+def test_a_folder_takes_the_recipe_for_what_the_machine_has_and_says_so(cards, recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(module, "find_gpus", lambda: (cards, ""))
+    write_pictures(tmp_path / "plants", 1)
+    run(Command(flora=tmp_path / "plants", out=tmp_path / "out", weights="local.safetensors", dry_run=True))
+    said = capsys.readouterr().out
+    assert said.startswith(f"recipe: {recipe}, since this machine has {cards[0] if cards else 'no GPU'}")
+    assert f"forecast: python training/train.py {recipe} --weights local.safetensors --forecast 3\n" in said
+    assert f"train: python training/train.py {recipe} --weights local.safetensors --data" in said
+
+
+def test_a_misspelt_recipe_ends_before_anything_starts(tmp_path, monkeypatch, capsys):
+    (tmp_path / "plants").mkdir()
+    with pytest.raises(RecipeError, match="no such recipe"):
+        run(Command(flora=tmp_path / "plants", out=tmp_path / "out", recipe="plant"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_unknown_flora_is_one_clear_error(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from models.cores import cores
@@ -28,6 +29,9 @@ _SAMPLE_EVERY_S: Final = 0.5
 _GB: Final = 1e9
 _MIN_SHARE: Final = 0.1  # of the time; causes that cost less are not reported
 _GPU_IN_USE: Final = 0.7  # of the time; below it, and with no other cause, the kernels are too short
+ENOUGH_PROCESSOR: Final = 0.5
+"""Share of the processor that a training gets on a machine of its own, at least. With less, the threads of a step wait
+for one another, and one thread may be several times as fast as two."""
 
 
 class StepClock:
@@ -95,6 +99,8 @@ class Usage(msgspec.Struct, frozen=True):
     """Share of the time in which a kernel ran."""
     gpu_memory_gb_max: float | None = None
     """Of all processes on the GPU."""
+    processor: float | None = None
+    """Share of the time of steps that the threads of a step had a core, on a CPU with several threads."""
 
 
 class UsageSampler:
@@ -169,7 +175,7 @@ class EpochTiming(msgspec.Struct, frozen=True):
 class Bottleneck(msgspec.Struct, frozen=True):
     """What limits a run."""
 
-    kind: Literal["balanced", "loader", "checkpoints", "host", "small batch"]
+    kind: Literal["balanced", "loader", "checkpoints", "host", "small batch", "processor"]
     sentence: str
     """The cause, with the figures that show it."""
     fix: str = ""
@@ -191,6 +197,8 @@ class Monitor:
 
     def __init__(self, device: torch.device) -> None:
         self.clock = StepClock(device)
+        self._num_threads = torch.get_num_threads() if device.type == "cpu" else 1
+        self._processor_began = 0.0
         self.sampler = UsageSampler(device)
         self._is_warm = self._has_begun = False
         self._epoch_began = self._began = 0.0
@@ -231,19 +239,25 @@ class Monitor:
         self._stages = {}
         self._pictures = 0
         self._began = time.perf_counter()
+        self._processor_began = time.process_time()
         self.sampler.begin()
 
     def _timing(self) -> EpochTiming:
         for name, value in self.clock.read().items():
             self._stages[name] = self._stages.get(name, 0.0) + value
         seconds = time.perf_counter() - self._began
+        usage = self.sampler.so_far()
+        steps_s = sum(self._stages.get(name, 0.0) for name in DEVICE_STAGES)
+        if self._num_threads > 1 and steps_s:
+            processor_s = time.process_time() - self._processor_began
+            usage = replace(usage, processor=round(processor_s / steps_s / self._num_threads, 3))
         return EpochTiming(
             pictures=self._pictures,
             seconds=round(seconds, 3),
             pictures_per_s=round(self._pictures / seconds, 4),
             start_s=round(self._began - self._epoch_began, 3),
             stages={name: round(value, 4) for name, value in self._stages.items()},
-            usage=self.sampler.so_far(),
+            usage=usage,
         )
 
 
@@ -251,6 +265,10 @@ def find_bottleneck(timing: EpochTiming, workers: int, device: torch.device) -> 
     """Finds the most expensive cause, for a run with so many loader processes."""
     if timing.pictures_per_s == 0:
         return Bottleneck("balanced", "no step was measured")
+    processor = timing.usage.processor
+    if processor is not None and processor < ENOUGH_PROCESSOR:
+        sentence = f"other programs keep the cores busy: the threads of a step get {processor:.0%} of their time"
+        return Bottleneck("processor", sentence, "start with OMP_NUM_THREADS=1 before python, and --resume")
     # On CUDA the host runs ahead, so waits of the host cost nothing while the device works: only its gaps count.
     gap_s = max(timing.seconds - sum(timing.stages.get(name, 0.0) for name in DEVICE_STAGES), 0.0)
     save_s = min(timing.stages.get("save", 0.0), gap_s)

@@ -11,7 +11,7 @@ from tests.training.monitor.faults import SlowStore, late, waiting
 from tests.training.small import events, losses_by_step, make_trainer, run_training
 from training.engine.checkpoint import CheckpointFolder
 from training.engine.step import Engine
-from training.monitor.monitor import STAGES, EpochTiming, StepClock, Usage, UsageSampler, find_bottleneck
+from training.monitor.monitor import STAGES, EpochTiming, Monitor, StepClock, Usage, UsageSampler, find_bottleneck
 
 CPU = torch.device("cpu")
 CALM = ("--log-every-steps", 50, "--randaugment-magnitude", 0, "--cutmix", 0)
@@ -147,6 +147,18 @@ def test_a_gpu_with_gaps_that_nothing_explains_needs_a_larger_batch():
     cuda = torch.device("cuda")
     assert find_bottleneck(timing(forward=9.5, gpu_use=0.4), 4, cuda).kind == "small batch"
     assert find_bottleneck(timing(forward=9.5, gpu_use=0.95), 4, cuda).kind == "balanced"
+
+
+def test_threads_that_other_programs_hinder_are_told_to_be_one(monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    monitor = Monitor(CPU)
+    monitor.begin_epoch()
+    monitor.count(torch.zeros(2, dtype=torch.long))
+    with monitor.clock.stage("forward"):
+        time.sleep(0.05)  # takes no time of the processor
+    told = find_bottleneck(monitor.end_epoch(), 0, CPU)
+    assert told.kind == "processor"
+    assert "OMP_NUM_THREADS=1" in told.fix
 
 
 def test_the_share_of_waiting_is_that_of_the_measured_time():
