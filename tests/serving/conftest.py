@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 import structlog
 from litestar.testing import TestClient
-from msgspec.structs import replace
 
 from serving.access.control import RateLimiter
 from serving.app import create_app
@@ -47,36 +46,27 @@ def wait_until_ready(client):
 
 
 @contextmanager
-def ready_service(**settings):
+def ready_service(*, session=None, in_process=True, ready=True, **settings):
     """A client of a service in this process that is ready, and decodes in this process too."""
-    chosen = Settings(**{"num_threads": 1, "num_runs": 1} | settings)
-    service = create_app(chosen, decoder=InProcessDecoder())
+    chosen = Settings(**{"num_threads": 1, "num_runs": 1, "num_decoders": 1} | settings)
+    service = create_app(chosen, session=session, decoder=InProcessDecoder() if in_process else None)
     with TestClient(service.app, raise_server_exceptions=False) as client:
         client.service = service
-        yield wait_until_ready(client)
+        yield wait_until_ready(client) if ready else client
 
 
 @pytest.fixture(scope="module")
 def client(bundle_folder):
     """The service in this process, ready, with default limits, decoding in a child process."""
-    service = create_app(Settings(bundle=bundle_folder, num_threads=1, num_runs=1, num_decoders=1))
-    with TestClient(service.app, raise_server_exceptions=False) as client:
-        yield wait_until_ready(client)
+    with ready_service(bundle=bundle_folder, in_process=False) as client:
+        yield client
 
 
 @pytest.fixture
-def start(settings):
+def start(bundle_folder):
     """Starts more services in this process, with other settings or a fake network."""
     with ExitStack() as stack:
-
-        def start_one(*, session=None, in_process=True, ready=True, **changes):
-            decoder = InProcessDecoder() if in_process else None
-            service = create_app(replace(settings, **changes), session=session, decoder=decoder)
-            client = stack.enter_context(TestClient(service.app, raise_server_exceptions=False))
-            client.service = service
-            return wait_until_ready(client) if ready else client
-
-        yield start_one
+        yield lambda **changes: stack.enter_context(ready_service(**{"bundle": bundle_folder} | changes))
 
 
 @pytest.fixture
