@@ -13,9 +13,9 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
+from tests.make import ROOT, ran
 from training.train import parse
 
-ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
 LAUNCHER = DEPLOY / "torchrun.sh"
 RESTART = 75
@@ -112,7 +112,7 @@ def test_sigterm_reaches_torchrun_and_asks_for_a_restart(tmp_path):
 
 @pytest.mark.parametrize("arguments", [[], ["--standalone"], ["run", "--standalone"], ["run", "--"]])
 def test_wrong_command_line_exits_with_a_code_of_its_own(arguments):
-    done = subprocess.run([LAUNCHER, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = ran(LAUNCHER, *arguments, timeout=300)
     assert done.returncode == 64
     assert done.stderr.startswith("usage: ")
 

@@ -10,7 +10,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.make import ROOT, ran
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCK = (ROOT / "requirements.lock").read_text()
 
@@ -27,7 +28,7 @@ def project_files() -> list[Path]:
     """Gives every file that git tracks or would track, so that a new file is looked at before its first commit."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
-        listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        listing = ran(*command, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("not a git checkout")
     return [ROOT / name for name in listing.split("\0") if name and (ROOT / name).is_file()]
@@ -99,9 +100,7 @@ def test_the_service_asks_for_no_torch():
 
 def test_another_build_of_pytorch_has_the_pinned_version_without_the_hashes_of_the_builds_for_cuda():
     def commands(*flags):
-        listed = subprocess.run(
-            ["make", "-nB", "train-env", *flags], cwd=ROOT, capture_output=True, text=True, check=True
-        )
+        listed = ran("make", "-nB", "train-env", *flags, check=True)
         return [line for line in listed.stdout.splitlines() if "torch" in line]
 
     assert not commands()
@@ -117,8 +116,6 @@ def test_another_build_of_pytorch_has_the_pinned_version_without_the_hashes_of_t
 def test_make_help_lists_every_target():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, re.MULTILINE))
-    listing = subprocess.run(
-        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    listing = ran("make", "--no-print-directory", "help", check=True)
     assert "serve" in targets
     assert set(re.findall(r"^  make ([a-z-]+) +\S", listing.stdout, re.MULTILINE)) == targets

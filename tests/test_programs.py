@@ -2,13 +2,12 @@
 
 import importlib
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.make import ROOT, ran
+
 TRAINING = ("prepare", "train", "evaluate", "export", "release")
 TRAIN = ["training.train", "debug"]
 PACK = ["training.prepare", "pack", "data", "--out", "out"]
@@ -104,7 +103,7 @@ print("torch" in sys.modules)
 
 def test_neither_help_nor_a_wrong_flag_loads_torch():
     command = [sys.executable, "-c", LOADED.format(names=TRAINING)]
-    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    said = ran(*command, check=True).stdout
     assert said.count("usage: ") == len(TRAINING)
     assert said.endswith("False\n")
 
@@ -121,10 +120,5 @@ def test_programs_run_where_the_packages_are_but_botanify_is_not_installed_as_in
         "sys.argv = sys.argv[1:]\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", hidden, str(ROOT / "training" / program), "--help"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(sys.executable, "-c", hidden, ROOT / "training" / program, "--help")
     assert (done.returncode, done.stderr) == (0, "")

@@ -15,12 +15,12 @@ from benchmarks.gpu.small_weights import SmallWeights
 from benchmarks.gpu.step_profile import StepProfile
 from benchmarks.serving.network import Network
 from benchmarks.train_speed import TrainSpeed
+from tests.make import ROOT, ran
 from training import prepare
 from training.evaluate import Evaluate
 from training.export import Export
 from training.train import parse
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "benchmarks" / "gpu").glob("*.sh"))
 NUMBERED = [script.name for script in SCRIPTS if script.name[0].isdigit()]
 RECORDER = """#!/usr/bin/env bash
@@ -55,7 +55,7 @@ def run(script, folder, *arguments, **variables):
     places = {"PYTHON": python, "WORK": folder / "work", **dict.fromkeys(("DATA", "NEGATIVES", "IMAGENET"), folder)}
     command = ["bash", ROOT / "benchmarks" / "gpu" / script, *arguments]
     environment = os.environ | {name: str(place) for name, place in places.items()} | variables
-    done = subprocess.run(command, env=environment, timeout=300, check=False, capture_output=True, text=True)
+    done = ran(*command, env=environment, timeout=300)
     return done.returncode, [line.split("\t")[:-1] for line in notes.read_text().splitlines()], done.stderr
 
 

@@ -2,13 +2,11 @@ import json
 import subprocess
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from benchmarks.scale import Scale, generate, measure
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.make import ROOT
 
 
 def test_a_small_run_measures_every_step(tmp_path):

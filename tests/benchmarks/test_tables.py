@@ -2,13 +2,13 @@
 
 import json
 import re
-import subprocess
 
 import pytest
 
 from benchmarks.result import spread, table
 from benchmarks.tables import RESULTS, check_pages, require_commits, require_figures, results_page
 from models.errors import DataError
+from tests.make import ran
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_figure_that_the_result_does_not_have_is_told(figure, results):
 
 
 def git(*arguments):
-    return subprocess.run(["git", *arguments], cwd=RESULTS, capture_output=True, text=True, check=False)
+    return ran("git", *arguments, cwd=RESULTS)
 
 
 @pytest.mark.skipif(

@@ -2,11 +2,11 @@
 
 import json
 import re
-from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.make import ROOT
+
 SERVICE = ROOT / "deploy" / "service"
 KUBERNETES = SERVICE / "kubernetes"
 PROMETHEUS = SERVICE / "prometheus"

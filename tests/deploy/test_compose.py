@@ -1,12 +1,11 @@
 """Debian's docker-compose accepts the compose file."""
 
-import subprocess
-
 import pytest
 import yaml
 
 from tests.deploy.service_files import SERVICE, read_yaml
 from tests.deploy.tools import needs
+from tests.make import ran
 
 pytestmark = [pytest.mark.deploy, pytest.mark.slow, needs("docker-compose")]
 
@@ -14,7 +13,7 @@ pytestmark = [pytest.mark.deploy, pytest.mark.slow, needs("docker-compose")]
 def check(document, folder):
     (folder / "compose.yaml").write_text(yaml.safe_dump(document))
     command = ["docker-compose", "--file", folder / "compose.yaml", "config", "--quiet"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return ran(*command, cwd=folder)
 
 
 def test_compose_adds_the_volume_of_corrections(tmp_path):
@@ -26,7 +25,7 @@ def test_compose_adds_the_volume_of_corrections(tmp_path):
         document.pop("name", None)  # newer than Debian's version
         (folder / name).write_text(yaml.safe_dump(document))
     command = ["docker-compose", *(f"--file={folder / name}" for name in files), "config"]
-    shown = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    shown = ran(*command, cwd=folder, check=True).stdout
     service = yaml.safe_load(shown)["services"]["service"]
     assert {"BOTANIFY_METRICS", "BOTANIFY_CORRECTIONS"} <= {*service["environment"]}
     assert "/corrections" in str(service["volumes"])

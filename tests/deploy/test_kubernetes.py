@@ -2,13 +2,13 @@
 
 import importlib.util
 import shutil
-import subprocess
 
 import pytest
 import yaml
 
 from tests.deploy.service_files import KUBERNETES
 from tests.deploy.tools import needs
+from tests.make import ran
 
 pytestmark = pytest.mark.deploy
 VERSIONS = ("1.27", "1.34")  # the oldest that deploy/service/README.md names, and a recent one
@@ -28,7 +28,7 @@ def build(overlay, components, scratch):
     document["components"] = [f"../../components/{name}" for name in components]
     kustomization.write_text(yaml.safe_dump(document))
     command = ["kubectl", "kustomize", kustomization.parent]
-    return list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    return list(yaml.safe_load_all(ran(*command, check=True).stdout))
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import yaml
 from tests.deploy.load import OpenLoad
 from tests.deploy.service_files import PROMETHEUS, panel_queries, read_yaml
 from tests.deploy.tools import needs
+from tests.make import ran
 from tests.serving.program import service
 from tests.serving.tiny import seal_tiny_bundle
 
@@ -28,14 +29,14 @@ def test_promtool_accepts_the_configuration_and_the_rules(name, tmp_path):
     config["scrape_configs"][0].pop("kubernetes_sd_configs", None)  # Debian builds Prometheus without it
     (tmp_path / name).write_text(yaml.safe_dump(config))
     check = ["promtool", "check", "config", tmp_path / name]
-    checked = subprocess.run(check, capture_output=True, text=True, check=False)
+    checked = ran(*check)
     assert checked.returncode == 0, checked.stderr
 
 
 @needs("promtool")
 def test_alerts_fire_when_they_should_and_not_otherwise():
     test = ["promtool", "test", "rules", "alerts_test.yml"]
-    tested = subprocess.run(test, cwd=PROMETHEUS, capture_output=True, text=True, check=False)
+    tested = ran(*test, cwd=PROMETHEUS)
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 

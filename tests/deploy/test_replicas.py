@@ -14,6 +14,7 @@ import pytest
 from tests.deploy.load import OpenLoad
 from tests.deploy.service_files import NGINX
 from tests.deploy.tools import needs
+from tests.make import ran
 from tests.serving.program import service
 from tests.serving.tiny import RED, WEIGHTS, images, jpeg, seal_tiny_bundle
 
@@ -130,9 +131,7 @@ def best(response):
 def test_nginx_accepts_the_configuration(tmp_path):
     (tmp_path / "nginx.conf").write_text(configuration(("127.0.0.1:1", "127.0.0.1:2"), 8080, tmp_path))
     more = f"pid {tmp_path}/nginx.pid; error_log {tmp_path}/nginx.log;"
-    tested = subprocess.run(
-        ["nginx", "-t", "-c", tmp_path / "nginx.conf", "-g", more], capture_output=True, text=True, check=False
-    )
+    tested = ran("nginx", "-t", "-c", tmp_path / "nginx.conf", "-g", more)
     assert tested.returncode == 0, tested.stderr
 
 

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from docs.generate import GENERATED
+from tests.make import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 GENERATED_PAGES = {DOCS / "generated" / f"{name}.md" for name in GENERATED}

@@ -1,12 +1,12 @@
 """The documentation builds without a warning, and the built pages load nothing from other machines."""
 
 import re
-import subprocess
 import sys
 
 import pytest
 
-from tests.docs.pages import DOCS, ROOT
+from tests.docs.pages import DOCS
+from tests.make import ran
 
 pytest.importorskip("sphinx", reason="the extra `docs` is not installed; `make docs` installs it")
 pytest.importorskip("furo", reason="the extra `docs` is not installed; `make docs` installs it")
@@ -19,7 +19,7 @@ LOADED_BY_STYLES = re.compile(r"""(?:@import|url\()\s*["']?(?:https?:)?//""")
 @pytest.mark.timeout(600)
 def test_pages_build_without_a_warning_and_load_nothing_from_elsewhere(tmp_path):
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--builder", "html"]
-    done = subprocess.run([*command, DOCS, tmp_path], cwd=ROOT, check=False, capture_output=True, text=True)
+    done = ran(*command, DOCS, tmp_path)
     assert done.returncode == 0, done.stderr
     pages, styles = sorted(tmp_path.rglob("*.html")), sorted(tmp_path.rglob("*.css"))
     assert len(pages) > 15

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from serving.metrics import Metrics
 from serving.problems import codes_by_status
 from serving.settings import ENVIRONMENT_PREFIX, Settings
 from tests.docs.pages import DOCS, GENERATED_PAGES, PAGES, ROOT, text_of
+from tests.make import ran
 from training.flora import read_flora
 from training.forecast import forecasts
 from training.recipe import read_recipe
@@ -92,7 +92,7 @@ def test_problem_codes_and_statuses_that_a_page_names_exist():
 @pytest.mark.parametrize("row", re.findall(r"^\| an? .*\||^\| the .*\|", CHANGES, re.MULTILINE))
 def test_the_command_of_a_typical_change_reaches_the_file_to_start_in(row):
     start, command = re.findall(r"`([^`]+)`", row)
-    found = subprocess.run(shlex.split(command), cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = ran(*shlex.split(command), check=True).stdout
     files = {line.partition(":")[0] for line in found.splitlines()}
     assert [file for file in files if file.startswith(start)], f"{command} does not find {start}"
     assert any(file.startswith("tests/") for file in files)

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,13 +16,13 @@ from PIL import ExifTags, Image, ImageOps
 from models.bundle import load_bundle
 from models.ranking import output_probabilities, taxon_probabilities
 from serving.settings import Settings, find_bundle
+from tests.make import ROOT, ran
 from tests.serving import program
 from training.dataset.audit.examine import examine
 from training.dataset.manifest import Manifest
 from training.evaluation.pictures import Pictures, bundle_network
 from training.prepare import CACHE_FILE, Sources, prepare
 
-ROOT = Path(__file__).parents[2]
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
 TRANSPOSE_OF = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -80,7 +79,7 @@ def test_five_lines_of_python_print_the_names_inside_the_network_file(bundle):
         "    print(position, name)\n"
     )
     network = bundle.folder / bundle.network("fp32").file
-    printed = subprocess.run([sys.executable, "-c", program, network], capture_output=True, text=True, check=True)
+    printed = ran(sys.executable, "-c", program, network, check=True)
     names = [bundle.taxonomy.taxa[taxon].scientific_name for taxon in bundle.taxonomy.taxon_of_output]
     assert printed.stdout.splitlines() == [f"{position} {name}" for position, name in enumerate(names)]
 

@@ -2,7 +2,6 @@
 
 import csv
 import random
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ from models.bundle import load_bundle
 from models.preprocess import picture_to_input
 from models.ranking import NAMES_ARE_GUESSES
 from tests.end_to_end.test_demonstration import PHOTOS, ROOT, on_photos
+from tests.make import ran
 
 SETS = [PHOTOS / "plants" / name for name in ("garden_flowers", "wild_plants")]
 WEIGHTS = PHOTOS / "weights" / "tf_efficientnetv2_b0.safetensors"
@@ -51,7 +51,7 @@ def test_twelve_plants_with_twenty_photographs_each_end_in_names(tmp_path):
     (tmp_path / "recipe.toml").write_text(recipe)
     flags = ["--out", tmp_path / "out", "--recipe", tmp_path / "recipe.toml"]
     program = [sys.executable, ROOT / "training" / "flora.py", tmp_path / "plants", *flags]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    done = ran(*program)
     assert done.returncode == 0, done.stderr[-3000:]
     assert NAMES_ARE_GUESSES in done.stdout
     bundle = load_bundle(tmp_path / "out" / "registry" / "current")

@@ -6,17 +6,16 @@ import json
 import re
 import shlex
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import DOCS, shell_blocks
+from tests.make import ROOT, ran
 from tests.serving.program import service
 from training.drawn import Drawn, write_class_folders
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "benchmarks" / "results"
 # So small that it runs anywhere; everything else is as written.
@@ -31,10 +30,7 @@ def section(title: str) -> str:
 
 
 def folders_on_disk() -> set[str]:
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    tracked = ran("git", "ls-files", "--cached", "--others", "--exclude-standard", check=True)
     parents = {Path(line).parent for line in tracked.stdout.splitlines() if (ROOT / line).exists()}
     names = {"/".join(parent.parts[:depth]) for parent in parents for depth in (1, 2) if len(parent.parts) >= depth}
     return {name for name in names if "/" not in name or name.startswith("training/")} - {".ci"}

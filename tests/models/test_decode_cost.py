@@ -5,7 +5,6 @@ import random
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +14,9 @@ from models.decode_cost import decode_cost
 from models.errors import PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
 from models.file_structure import webp_canvas
 from models.preprocess import InputSpec, picture_to_input, read_picture
+from tests.make import ROOT
 from tests.models.pictures import FORMATS, as_camera_file, claiming_size, encode, exif, foliage, png, png_chunk, scene
 
-ROOT = Path(__file__).resolve().parents[2]
 SPEC = InputSpec(height=380, width=380, train_px=380)
 
 

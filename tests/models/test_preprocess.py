@@ -18,6 +18,7 @@ from models.preprocess import (
     to_network_input,
     upright_size,
 )
+from tests.make import ROOT
 from tests.models.pictures import (
     BLUE,
     GREEN,
@@ -29,7 +30,6 @@ from tests.models.pictures import (
     scene,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
 SPEC = InputSpec(height=32, width=32, train_px=32)
 
 

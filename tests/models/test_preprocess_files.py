@@ -4,10 +4,8 @@ import contextlib
 import io
 import random
 import re
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +22,7 @@ from models.preprocess import (
     sniff_format,
     upright_size,
 )
+from tests.make import ran
 from tests.models.pictures import (
     BLUE,
     FORMATS,
@@ -38,7 +37,6 @@ from tests.models.pictures import (
     seen,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
 SPEC = InputSpec(height=32, width=32, train_px=32)
 LEAKS = re.compile(r"0x[0-9a-fA-F]+|object at|BytesIO|\\x|\bb['\"]")  # how Python writes objects and bytes
 
@@ -252,5 +250,5 @@ for path in Path(sys.argv[1]).glob("*.huge"):
 print(peak_kib() - before)
 """
     command = [sys.executable, "-c", program, str(tmp_path)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300)
+    ended = ran(*command, check=True, timeout=300)
     assert int(ended.stdout) < 20 * 1024

@@ -2,14 +2,13 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from models.errors import DataError, InputError
 from models.program import clear_errors
+from tests.make import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 QUIET = "import sys\nfrom models.program import clear_errors\nwith clear_errors():\n    "
 TRAINING = ("prepare", "train", "evaluate", "export", "release")
 SERVING = ("serving", "serving.corrections", "serving.identify_folder")

@@ -2,11 +2,9 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,9 +24,9 @@ from models.session import (
     OnnxSession,
 )
 from models.taxonomy import label_hash
+from tests.make import ROOT, ran
 from tests.models.tiny import NETWORK, SIDE_PX, TAXONOMY, WEIGHTS, metadata_of, write_network
 
-ROOT = Path(__file__).resolve().parents[2]
 try:
     HAS_BF16 = has_bf16()
 except InputError:
@@ -88,7 +86,7 @@ def test_importing_the_module_loads_no_runtime():
         "print(sorted({'onnxruntime', 'openvino', 'torch', 'onnx'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300)
+    ended = ran(*command, check=True, timeout=300)
     assert ended.stdout.strip() == "[]"
 
 
@@ -163,15 +161,7 @@ def test_openvino_writes_nothing_and_loads_no_telemetry(network_file, tmp_path):
         "print([name for name in sys.modules if name.startswith('openvino_telemetry.')], list(Path.home().iterdir()))"
     )
     command = [sys.executable, "-W", "error", "-c", program, network_file]
-    ended = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
+    ended = ran(*command, env=os.environ | {"HOME": str(tmp_path)}, check=True, timeout=300)
     assert (ended.stdout, ended.stderr) == ("[] []\n", "")
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.make import ROOT, ran
+
 _SOURCE = Path(__file__).with_name("cuda_runtime.c")
 
 
@@ -46,9 +47,7 @@ def library(folder):
 def math_library(folder):
     """Builds a library whose cuBLAS and cuDNN compute nothing and report success; returns its path."""
     torch_libraries = (Path(torch.__file__).parent / "lib").glob("libtorch_cuda*.so")
-    listed = subprocess.run(
-        ["nm", "-D", "--undefined-only", *torch_libraries], capture_output=True, text=True, check=True
-    )
+    listed = ran("nm", "-D", "--undefined-only", *torch_libraries, check=True)
     names = sorted(set(re.findall(r" U ((?:cublas|cudnn)\w+)", listed.stdout)))
     lines = ["#include <string.h>", "static long handle[64];"]
     for name in names:
@@ -114,7 +113,7 @@ def rehearse(cases, folder):
     """Takes two steps of each case, a recipe and what overrides it, and returns the reports of step.py."""
     command = [sys.executable, "-W", "ignore", ROOT / "tests" / "rehearsal" / "step.py", json.dumps(cases)]
     environment = on_the_device(folder)
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = ran(*command, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -128,6 +127,6 @@ def run_program(folder, program, *arguments, ranks=1):
     # The older interface of cuDNN asks for single functions, which can be answered; the newer one builds whole plans.
     environment = on_the_device(folder, math_library(folder))
     environment |= {"TORCH_CUDNN_V8_API_DISABLED": "1", "FAKE_GPUS": str(ranks)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=900)
+    done = ran(*command, env=environment, timeout=900)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout + done.stderr

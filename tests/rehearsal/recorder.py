@@ -16,7 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.make import ROOT
+
 CONVOLUTIONS = {"convolution", "cudnn_convolution", "convolution_backward"}
 PRODUCTS = {"mm", "addmm", "bmm"}
 SIZES_BY_VALUE = {"nonzero", "masked_select", "_unique2"}

@@ -9,12 +9,12 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 
+from tests.make import ROOT, ran
+
 PATIENCE_S = 300  # longest time for what a busy machine does late; a test that fails ends when its process does
-ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOTANIFY_")}
 
 
@@ -82,10 +82,7 @@ def service(bundle, *flags, cwd=ROOT, **environment):
 
 
 def run(*flags, cwd=ROOT, program=("-m", "serving"), **environment):
-    return subprocess.run(
-        [sys.executable, *program, *map(str, flags)],
-        cwd=cwd, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    return ran(sys.executable, *program, *flags, cwd=cwd, env={**ENVIRONMENT, **environment}, timeout=PATIENCE_S)
 
 
 def assert_one_clear_line(process, *words):

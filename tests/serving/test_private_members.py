@@ -24,9 +24,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from tests.make import ROOT
 from tests.models.pictures import encode, scene
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 async def application(scope, receive, send):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,12 +9,12 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from models.taxonomy import Output, Taxon, Taxonomy
+from tests.make import ROOT, ran
 from training.dataset.manifest import Manifest, SourceNote, write_manifest
 from training.engine.device import choose_device
 from training.engine.loop import Trainer
 from training.train import parse, train
 
-ROOT = Path(__file__).resolve().parents[2]
 RECIPE = Path(__file__).with_name("tiny.toml")
 # Folder name -> (color, shape). The names have a common and a scientific part, only a scientific, only a common one.
 FLOWERS = {
@@ -90,15 +89,8 @@ def losses_by_step(run):
 
 def start_program(name, *arguments, cwd=None):
     """Runs a program of training/ as a file, in a new process."""
-    return subprocess.run(
-        [sys.executable, str(ROOT / "training" / name), *map(str, arguments)],
-        cwd=cwd,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return ran(sys.executable, ROOT / "training" / name, *arguments, cwd=cwd, env=environment, timeout=500)
 
 
 def require_one_line(stderr, code):

@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 
 import msgspec
@@ -12,6 +11,7 @@ from models.bundle import load_bundle
 from models.errors import BundleError, DataError, RecipeError
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
+from tests.make import ran
 from training.bundling import bundle_description
 from training.bundling.onnx_file import fold_batch_norm, round_to_half
 from training.bundling.thresholds import fit_temperature
@@ -198,7 +198,7 @@ def test_the_bundle_is_served_without_torch(bundle, manifest):
         "print(json.dumps([list(found.logits.shape), list(found.features.shape), 'torch' in sys.modules]))"
     )
     arguments = [sys.executable, "-c", code, str(bundle.folder), str(manifest.path(0))]
-    ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    ended = ran(*arguments)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == [[1, 3], [1, 256], False]
 

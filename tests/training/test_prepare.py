@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from PIL import ExifTags, Image, ImageDraw
 
+from tests.make import ran
 from tests.training.small import FLOWERS, ROOT, draw, require_one_line, start_program, write_pictures
 from training.dataset.manifest import Manifest
 from training.dataset.report.page import JSON_FILE
@@ -286,7 +287,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_manifest(limit_kb, is_cached
         (tmp_path / "data" / "audit.sqlite").unlink()
     program = [sys.executable, "training/prepare.py", "folder", str(pictures), "--workers=1", "--seed=1"]
     limited = ["bash", "-c", f'ulimit -f {limit_kb}; exec "$@"', "bash", *program, "--out", tmp_path / "data"]
-    ended = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = ran(*limited)
     assert ended.returncode == 1
     last = ended.stderr.strip().splitlines()[-1]
     assert last.startswith(("error (file_system): ", "error (bad_data): ")), ended.stderr

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from models.errors import CheckpointError, DataError, RecipeError
+from tests.make import ran
 from tests.training.small import (
     RECIPE,
     ROOT,
@@ -150,7 +151,7 @@ def test_a_killed_program_resumes_with_the_same_losses(tmp_path):
     position = read_checkpoint(tmp_path / "run" / "last.pt").position
     assert position["pictures"] > 0
     assert position["step"] % 2 == 0
-    ended = subprocess.run([*arguments, "--resume"], env=environment, capture_output=True, text=True, check=False)
+    ended = ran(*arguments, "--resume", env=environment)
     assert ended.returncode == 0, ended.stderr
     assert [event["step"] for event in events(tmp_path / "run", "resume")] == [position["step"]]
     assert "training/evaluate.py --checkpoint" in ended.stdout
@@ -185,7 +186,7 @@ def test_a_run_that_waits_for_pictures_is_saved_by_each_way_to_stop_its_process_
 def test_a_run_that_timeout_ends_is_saved_although_timeout_sends_the_signal_twice(name, data, tmp_path):
     flags = (RECIPE, "--data", data, "--run", tmp_path / "run", "--workers", 2, "--epochs", 5000)
     arguments = ["timeout", "-s", name, "60", sys.executable, "-m", "tests.training.slow_loader", *map(str, flags)]
-    ended = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = ran(*arguments)
     assert ended.returncode == 124, ended.stderr
     assert events(tmp_path / "run", "interrupted"), ended.stderr
 

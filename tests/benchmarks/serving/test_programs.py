@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -21,9 +19,9 @@ from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Contender, Place, candidates, identify, running, top_outputs
 from models.bundle import load_bundle
 from models.errors import DataError
+from tests.make import ROOT, ran
 from tests.serving.tiny import seal_tiny_bundle
 
-ROOT = Path(__file__).resolve().parents[3]
 SERVING = ROOT / "benchmarks" / "serving"
 needs_rivals = pytest.mark.skipif(
     not (ENVIRONMENT / "bin" / "python").exists(), reason="the rivals' environment is not installed"
@@ -39,9 +37,7 @@ def bundle(tmp_path_factory):
 @pytest.mark.parametrize("program", ["compare.py", "overload.py", "memory.py", "network.py"])
 @pytest.mark.slow
 def test_every_program_has_a_help_text(program, tmp_path):
-    ended = subprocess.run(
-        [sys.executable, SERVING / program, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    ended = ran(sys.executable, SERVING / program, "--help", cwd=tmp_path, check=True)
     assert "--out" in ended.stdout
 
 

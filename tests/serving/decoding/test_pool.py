@@ -18,6 +18,7 @@ from serving.decoding import process
 from serving.decoding.pool import ByteBudget
 from serving.errors import NotReady, TooLarge
 from serving.metrics import Metrics
+from tests.make import ran
 from tests.models.pictures import FORMATS, as_camera_file, claiming_size, encode, foliage, scene
 from tests.serving.decoding.running_pool import SPEC, RunningPool, state, until, value
 
@@ -181,7 +182,7 @@ def test_child_ignores_the_working_directory_and_gets_no_secrets(tmp_path, monke
 
 def test_child_imports_neither_web_framework_nor_onnxruntime():
     program = "import sys, serving.decoding.child; print(*sorted(sys.modules))"
-    listing = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    listing = ran(sys.executable, "-c", program, check=True)
     loaded = set(listing.stdout.split())
     assert "models.preprocess" in loaded
     assert not loaded & {"litestar", "uvicorn", "onnxruntime", "asyncio", "prometheus_client", "structlog", "torch"}

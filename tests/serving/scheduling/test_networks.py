@@ -1,7 +1,6 @@
 """The precision of the network that is opened, ONNX Runtime's telemetry, and what runs next."""
 
 import os
-import subprocess
 import sys
 from itertools import combinations
 
@@ -10,6 +9,7 @@ import pytest
 from models.bundle_record import NetworkFile
 from models.errors import InputError
 from serving.scheduling.networks import choose_precision, cpu_policy
+from tests.make import ran
 from tests.models.tiny import bundle_record
 
 FASTEST = {"cpu": ("fp32", "fp16"), "cuda": ("fp16", "fp32")}
@@ -51,7 +51,7 @@ from serving.scheduling.networks import _load_cuda_libraries
 _load_cuda_libraries()
 """
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    done = ran(sys.executable, "-c", program, env=environment, check=True)
     assert done.stdout.strip() == "1"
 
 

@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -13,6 +12,7 @@ from models.errors import BotanifyError
 from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from models.session import OnnxSession
+from tests.make import ran
 from tests.training.small import make_taxonomy
 from training.bundling import onnx_file
 from training.bundling.onnx_file import OPSET, fold_batch_norm, round_to_half, write_onnx
@@ -118,7 +118,7 @@ def test_five_lines_of_python_print_the_names_from_the_file_alone(written, tmp_p
         "for at in (-logits[0]).argsort(): print(names[at])",
     ]
     command = [sys.executable, "-c", "\n".join(lines)]
-    program = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    program = ran(*command, cwd=tmp_path)
     assert program.returncode == 0, program.stderr
     assert sorted(program.stdout.splitlines()) == sorted(taxon.scientific_name for taxon in TAXONOMY.taxa)
 

@@ -1,7 +1,6 @@
 import time
 from collections import Counter
 from functools import cache
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -12,12 +11,12 @@ from models.bundle import TAXA_FILE
 from models.errors import DataError
 from models.scoring import AnswerModel
 from models.taxonomy import Taxonomy
+from tests.make import ROOT
 from training.dataset.classes import TAXONOMY_VERSION, build_classes, names_to_look_up, similar_pairs
 from training.dataset.sources.record import SourceClass
 from training.dataset.synonyms import AcceptedName
 from training.drawn import species_name
 
-ROOT = Path(__file__).parents[3]
 NUM_INAT, NUM_PLANTNET, NUM_HOUSE = 4271, 1019, 47
 NUM_SHARED_WITH_PLANTNET, NUM_SHARED_WITH_HOUSE = 75, 25
 

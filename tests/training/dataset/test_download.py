@@ -12,6 +12,7 @@ import pytest
 from torchvision.datasets import inaturalist
 
 from models.errors import DataError, RecipeError
+from tests.make import ran
 from tests.training.dataset.file_server import FileServer
 from training.dataset import download as module
 from training.dataset.collection import read_collection
@@ -209,7 +210,7 @@ def test_a_killed_download_ends_equal(published):
         process.send_signal(signal.SIGKILL)
     published.server.hold.set()
     published.server.faults.clear()
-    ended = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    ended = ran(*command, check=True).stdout
     assert "Next: python training/prepare.py sources" in ended
     assert (published.root / "raw/inat/big.zip").read_bytes() == big
     assert not [*published.root.rglob("*.part*")]

@@ -1,12 +1,12 @@
 import os
 import platform
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests.make import ran
 from training.engine import device
 from training.engine.device import cpu_warnings
 from training.machine import Gpu
@@ -33,7 +33,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def page_faults(how):
-    done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, check=True, text=True)
+    done = ran(sys.executable, "-c", PROGRAM, how, check=True)
     return int(done.stdout)
 
 

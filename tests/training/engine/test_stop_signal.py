@@ -1,12 +1,11 @@
 import os
 import signal
-import subprocess
 import sys
 import threading
 
 import pytest
 
-from tests.training.small import ROOT
+from tests.make import ran
 from training.engine.stop_signal import EXIT_INTERRUPTED, EXIT_REQUEUE, StopSignal
 
 PROGRAM = """
@@ -34,7 +33,7 @@ def test_a_signal_is_recorded_and_ends_nothing(number, code):
 
 
 def test_a_second_ctrl_c_ends_the_program_at_once_unless_it_is_the_same_one_passed_on():
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = ran(sys.executable, "-c", PROGRAM)
     assert ended.stdout.split() == ["130", "130"]
     assert ended.returncode == EXIT_INTERRUPTED
     assert ended.stderr.count("second Ctrl-C") == 1

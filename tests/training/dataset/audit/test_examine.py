@@ -16,11 +16,11 @@ import pytest
 from PIL import ExifTags, Image
 
 from models.errors import DataError
+from tests.make import ROOT
 from training.dataset.audit.examine import examine
 from training.dataset.sources.record import ImageInfo, LeftOut
 from training.drawn import draw_plant
 
-ROOT = Path(__file__).parents[4]
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
 LAYOUTS = PHOTOS / "layouts"
 # EXIF orientation -> how to transpose a picture so that it is upright with this orientation.

@@ -1,13 +1,13 @@
 """Groups of near copies: every near pair is found, chains are cut, and many similar hashes take no quadratic time."""
 
 import json
-import subprocess
 import sys
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from tests.make import ran
 from tests.training.dataset.labeled import picture
 from training.dataset.audit import near_copies
 from training.dataset.audit.near_copies import near_copy_groups, near_groups
@@ -172,9 +172,7 @@ def test_pictures_of_one_color_are_no_near_copies():
     ("kind", "max_bits"), [("random", 4), ("random", 6), ("random", 8), ("blank", 4), ("crowded", 4), ("skewed", 4)]
 )
 def test_1_6_million_hashes_take_under_5_minutes_and_4_gb(kind, max_bits):
-    done = subprocess.run(
-        [sys.executable, "-c", SCALE, kind, str(max_bits)], capture_output=True, text=True, check=True, timeout=590
-    )
+    done = ran(sys.executable, "-c", SCALE, kind, max_bits, check=True, timeout=590)
     figures = json.loads(done.stdout)
     assert figures["seconds"] < 300
     assert figures["megabytes"] < 4000
