@@ -61,6 +61,15 @@ class Readiness:
         if not self._is_healthy():
             raise NotReady("the network or the decoders do not respond", retry_after_s=5, remedy="try again later")
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `require_ready` raises nothing."""
+        try:
+            self.require_ready()
+        except NotReady:
+            return False
+        return True
+
 
 class RecentClients:
     """Tells whether a client is alone. The two clients that were seen last suffice for that."""

@@ -85,6 +85,9 @@ def create_app(
         is_warm=lambda: live_bundle.is_warm,
         is_healthy=lambda: decoder.num_alive > 0 and live_bundle.current.scheduler.is_healthy,
     )
+    metrics.ready.set_function(lambda: readiness.is_ready)
+    metrics.corrections_limit_bytes.set(settings.corrections_bytes)
+    metrics.corrections_age_limit_s.set(settings.corrections_days * 86_400)
     deps = RouteDependencies(
         admission=admission,
         access=access,
@@ -189,6 +192,7 @@ def _lifespan(
         tasks = [asyncio.create_task(warm_up())]
         if correction_service is not None:
             tasks.append(asyncio.create_task(correction_service.purge_forever()))
+            tasks.append(asyncio.create_task(correction_service.measure_forever(deps.metrics)))
         on_sighup(asyncio.get_running_loop(), live_bundle.request_reload)
         try:
             yield

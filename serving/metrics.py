@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from functools import partial
-from typing import Final
+from typing import Final, get_args
 
 import structlog
 from prometheus_client import (
@@ -16,6 +16,8 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+
+from models.ranking import VerdictRank
 
 # Stages of an identify request: read (upload), wait (for a decoder), decode, queue (for a network run), run, rank. A
 # client that disconnects while it waits counts toward the stage that follows.
@@ -60,16 +62,27 @@ class Metrics:
         self.admitted = gauge("botanify_requests_admitted", "Identify requests admitted and in progress.")
         self.queued = gauge("botanify_pictures_queued", "Pictures waiting for a network run.")
         self.decode_bytes = gauge("botanify_decode_bytes", "Memory reserved for decodes in progress.")
+        self.ready = gauge("botanify_ready", "1 while a load balancer should send requests to this instance, else 0.")
+        self.corrections = gauge("botanify_corrections", "Corrections that are kept; several instances may share them.")
+        self.corrections_bytes = gauge("botanify_corrections_bytes", "Bytes of their pictures.")
+        self.corrections_limit_bytes = gauge("botanify_corrections_limit_bytes", "The setting --corrections-bytes.")
+        self.corrections_age_s = gauge(
+            "botanify_corrections_age_seconds", "Age of the oldest correction; 0 if there is none."
+        )
+        self.corrections_age_limit_s = gauge(
+            "botanify_corrections_age_limit_seconds", "The setting --corrections-days."
+        )
         self.model = Info("botanify_model", "The model that answers.", registry=registry)
         ProcessCollector(registry=registry)
         self._recent_text = b""
         self._text_until = 0.0
-        # Counters of failures are exported from the start. Otherwise each would appear with its first failure, and
+        # Counters of alerts are exported from the start. Otherwise each would appear with its first event, and
         # Prometheus' `increase` does not see a first value.
         for counted, names in (
             (self.refusals, _FAILURES),
             (self.restarts, ("decoder", "executor")),
             (self.reloads, ("swapped", "refused")),
+            (self.verdicts, get_args(VerdictRank)),
         ):
             for name in names:
                 counted.labels(name)

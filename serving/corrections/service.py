@@ -19,6 +19,7 @@ import structlog
 from models.errors import one_line
 from serving.corrections.record import Correction
 from serving.errors import BadParameter, StoreUnavailable, UnknownAnswer
+from serving.metrics import Metrics
 from serving.threads import Worker
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _MAX_WAITING: Final = 32  # each holds its place among the requests
 _DEADLINE_S: Final = 6.0  # a little longer than the store waits for a lock
 _CLOSE_S: Final = 1.0  # what `serving.server` leaves for closing
 _PURGE_EVERY_S: Final = 3_600.0
+_MEASURE_EVERY_S: Final = 60.0
 _RETRY_S: Final = 5
 
 _Result = TypeVar("_Result")
@@ -60,6 +62,7 @@ class CorrectionService:
         self._answers: OrderedDict[tuple[str, str], RecentAnswer] = OrderedDict()
         self._writer = Worker("corrections")
         self._purger = Worker("purge")
+        self._measurer = Worker("measure")
         self._call: asyncio.Future[Any] | None = None
         self._num_waiting = 0
         self._is_away = False
@@ -146,10 +149,23 @@ class CorrectionService:
                 _log.info("corrections_expired", number=number)
             await asyncio.sleep(_PURGE_EVERY_S)
 
+    async def measure_forever(self, metrics: Metrics) -> None:
+        """Tells the metrics how much is kept, at once and then every minute."""
+        while True:
+            try:
+                kept = await self._measurer.submit(self._store.kept)
+            except Exception as error:  # the next minute may do better
+                _log.error("corrections_not_measured", error=type(error).__name__)
+            else:
+                metrics.corrections.set(kept.num_corrections)
+                metrics.corrections_bytes.set(kept.num_bytes)
+                metrics.corrections_age_s.set(kept.age_s)
+            await asyncio.sleep(_MEASURE_EVERY_S)
+
     def close(self) -> None:
         """Finishes what was begun and closes the store, unless that takes too long."""
         end_at = time.monotonic() + _CLOSE_S
-        workers = self._writer, self._purger
+        workers = self._writer, self._purger, self._measurer
         for worker in workers:
             worker.stop()
             worker.join(max(0.0, end_at - time.monotonic()))

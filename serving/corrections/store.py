@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from alembic import command
 from alembic.config import Config
@@ -91,6 +91,16 @@ def _told() -> Iterator[None]:
         yield
     except (OSError, SQLAlchemyError) as error:
         raise StoreUnavailable.with_retry("the store of corrections cannot be used now", _LOCK_S) from error
+
+
+class Kept(NamedTuple):
+    """What a store holds."""
+
+    num_corrections: int
+    num_bytes: int
+    """Of all pictures; those of several corrections count once."""
+    age_s: float
+    """Age of the oldest correction, seconds; 0 if there is none."""
 
 
 class Store:
@@ -225,6 +235,16 @@ class Store:
             for row in connection.execute(ordered):
                 yield Correction(**row._asdict(), pictures=tuple(named.get(row.correction_id, ())))
 
+    @_told()
+    def kept(self) -> Kept:
+        """Returns how much there is; errors as `put`."""
+        each = select(pictures.c.sha256, func.max(pictures.c.num_bytes).label("size")).group_by(pictures.c.sha256)
+        with self._engine.connect() as connection:
+            number, oldest = connection.execute(select(func.count(), func.min(corrections.c.created))).one()
+            num_bytes = connection.execute(select(func.sum(each.subquery().c.size))).scalar() or 0
+        age_s = (datetime.now(UTC) - datetime.fromisoformat(oldest)).total_seconds() if oldest else 0.0
+        return Kept(number, num_bytes, age_s)
+
     def path(self, sha256: str) -> Path:
         """Returns where a picture is."""
         return self._folder / _PICTURES / sha256[:2] / sha256
@@ -233,9 +253,7 @@ class Store:
         new = sum(size for name, size in sizes.items() if not self.path(name).exists())
         if not new:
             return
-        each = select(pictures.c.sha256, func.max(pictures.c.num_bytes).label("size")).group_by(pictures.c.sha256)
-        with self._engine.connect() as connection:
-            kept = connection.execute(select(func.sum(each.subquery().c.size))).scalar() or 0
+        kept = self.kept().num_bytes
         if kept + new > self._max_bytes:
             raise StoreFull(
                 "the store of corrections has no room for these pictures",

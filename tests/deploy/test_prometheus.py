@@ -5,16 +5,19 @@ import shutil
 import subprocess
 import time
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
 
+from serving.corrections.store import Store
 from tests.deploy.load import OpenLoad
 from tests.deploy.service_files import PROMETHEUS, panel_queries, read_yaml
 from tests.deploy.tools import needs
 from tests.make import ran
+from tests.serving.corrections.test_program import correction
 from tests.serving.program import service
 from tests.serving.tiny import seal_tiny_bundle
 
@@ -100,7 +103,10 @@ class Watcher:
 @pytest.mark.timeout(1800)
 def test_alerts_fire_under_load_and_when_the_service_is_gone_and_the_panels_show_data(tmp_path):
     bundle = seal_tiny_bundle(tmp_path / "tiny", tmp_path).folder
-    with service(bundle, "--metrics", "0", "--max-requests", "1") as running:
+    flags = ("--metrics", "0", "--max-requests", "1", "--corrections", tmp_path / "corrections")
+    with Store(tmp_path / "corrections") as store:
+        store.put(correction(0, created=datetime.now(UTC).isoformat()), [])
+    with service(bundle, *flags) as running:
         metrics = running.event("serving_metrics")["url"].removeprefix("http://").removesuffix("/metrics")
         with prometheus(metrics, tmp_path) as watcher:
             watcher.wait_for(lambda: [one["value"][1] for one in watcher.query("sum(up)")] == ["1"])

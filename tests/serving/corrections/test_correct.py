@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import re
 import sqlite3
 import stat
 import subprocess
@@ -283,6 +284,27 @@ def test_what_is_too_old_goes_at_the_next_start(settings, folder):
         database.execute("UPDATE corrections SET created = '2020-01-01T00:00:00+00:00'")
     with running(settings, folder):
         until(lambda: (files(folder), kept(folder)) == (set(), []))
+
+
+def test_metrics_tell_how_much_is_kept_of_how_much_and_since_when(settings, folder):
+    with running(settings, folder, corrections_bytes=1_000_000) as client:
+        for _ in range(2):
+            correct(client, ask(client), ROSE, taxon="crocus")  # one picture, which counts once
+    ages = timedelta(days=20), timedelta(days=10)
+    created = [((datetime.now(UTC) - age).isoformat(timespec="seconds"), row) for row, age in enumerate(ages, 1)]
+    with sqlite3.connect(folder / DATABASE_FILE) as database:
+        database.executemany("UPDATE corrections SET created = ? WHERE rowid = ?", created)
+
+    def told(client):
+        text = client.get("/metrics").text
+        return {name: float(value) for name, value in re.findall(r"^botanify_(\w+) (\S+)$", text, re.MULTILINE)}
+
+    with running(settings, folder, corrections_bytes=1_000_000, corrections_days=30) as client:
+        until(lambda: told(client)["corrections"] == 2)
+        found = told(client)
+    assert (found["ready"], found["corrections_bytes"], found["corrections_limit_bytes"]) == (1, len(ROSE), 1_000_000)
+    assert found["corrections_age_limit_seconds"] == 30 * 86_400
+    assert timedelta(days=20) <= timedelta(seconds=found["corrections_age_seconds"] + 1) < timedelta(days=21)
 
 
 def test_expired_corrections_go_and_so_do_files_without_a_row(folder):
