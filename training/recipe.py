@@ -168,7 +168,7 @@ class HardwareRecipe(Section, frozen=True, kw_only=True):
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """Where to train; auto takes CUDA if there is a GPU."""
     amp: AmpPrecision = "fp16"
-    """Mixed precision (torch.amp). fp16 scales the loss; it is for CUDA."""
+    """Mixed precision (torch.amp). fp16 scales the loss; it is for CUDA. A CPU without AVX512-BF16 and AMX has none."""
     tf32: bool = True
     """Allow TF32 for single precision on CUDA; its mantissa has 10 bits instead of 23."""
     channels_last: bool = True

@@ -17,12 +17,14 @@ import torch.distributed as dist
 from torch import nn
 
 from models.errors import BotanifyError, RecipeError
+from models.openvino_session import processor_flags
 from training.machine import find_gpus
 from training.recipe import HardwareRecipe
 
 # Of malloc.h. Without mapped blocks and trimming, steps of EfficientNet-B4 took less CPU time (in turns, glibc 2.36).
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_MAX: Final = -4
+_HAVE_BF16: Final = frozenset({"avx512_bf16", "amx_bf16"})  # flags of processors on which bf16 is faster than FP32
 Value = TypeVar("Value")
 # Below this, memory that is free in pieces too small for a new batch is missed, as after a change of the picture size.
 _SMALL_CARD_BYTES: Final = 13e9
@@ -69,12 +71,14 @@ def keep_freed_memory(hardware: HardwareRecipe) -> bool:
 
 
 def amp_dtype(hardware: HardwareRecipe, device: torch.device) -> torch.dtype | None:
-    """The autocast dtype, or None for FP32; on a CPU, fp16 becomes FP32.
+    """The autocast dtype, or None for FP32; on a CPU, fp16 becomes FP32, and bf16 too where it would be slower.
 
     Raises:
         RecipeError: The GPU has no bf16 arithmetic.
     """
     on_cuda = device.type == "cuda"
+    if not on_cuda and not _HAVE_BF16 & processor_flags():
+        return None
     if hardware.amp != "bf16":
         return torch.float16 if hardware.amp == "fp16" and on_cuda else None
     if on_cuda and torch.cuda.is_available():
@@ -121,11 +125,13 @@ def cpu_warnings(hardware: HardwareRecipe, device: torch.device) -> list[str]:
         cards, _ = find_gpus()
         reason = f"this machine has {cards[0].name}, but PyTorch does not find it" if cards else ""
         if torch.version.cuda is not None and not cards:
-            reason = f"PyTorch is built for CUDA {torch.version.cuda}, but finds no GPU or no driver"
+            reason = f"PyTorch is built for CUDA {torch.version.cuda}, but finds no GPU, or no driver of one"
         if reason:
-            warnings.append(f"the run trains on the CPU: {reason}; mend that, or pass --device cpu")
+            warnings.append(f"the run trains on the CPU: {reason}; if you have no GPU, nothing is wrong (--device cpu)")
     if hardware.amp == "fp16":
         warnings.append("fp16 needs a GPU, so the run computes in float32, as with --amp off")
+    elif hardware.amp == "bf16" and amp_dtype(hardware, device) is None:
+        warnings.append("bf16 is slow on this processor, so the run computes in float32, as with --amp off")
     return warnings
 
 

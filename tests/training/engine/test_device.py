@@ -8,7 +8,7 @@ import torch
 
 from tests.make import ran
 from training.engine import device
-from training.engine.device import cpu_warnings
+from training.engine.device import amp_dtype, cpu_warnings
 from training.machine import Gpu
 from training.recipe import HardwareRecipe
 
@@ -80,8 +80,17 @@ def test_a_cpu_where_a_gpu_was_expected_is_a_warning(cuda, card, reason, monkeyp
 
 @pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
 def test_a_cpu_that_was_asked_for_is_no_surprise_but_has_no_fp16(amp, monkeypatch, cards):
+    monkeypatch.setattr("training.engine.device.processor_flags", lambda: {"avx512_bf16"})
     monkeypatch.setattr(torch.version, "cuda", "13.2")
     warnings = cpu_warnings(HardwareRecipe(device="cpu", amp=amp), CPU)
     assert [warning for warning in warnings if "fp16" not in warning] == []
     assert len(warnings) == (amp == "fp16")
     assert cpu_warnings(HardwareRecipe(amp="fp16"), torch.device("cuda", 0)) == []
+
+
+def test_a_processor_on_which_bf16_is_slow_computes_in_float32_and_says_so(monkeypatch):
+    monkeypatch.setattr("training.engine.device.processor_flags", frozenset)
+    hardware = HardwareRecipe(device="cpu", amp="bf16")
+    assert amp_dtype(hardware, CPU) is None
+    (warning,) = cpu_warnings(hardware, CPU)
+    assert "float32" in warning

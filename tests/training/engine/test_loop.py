@@ -189,7 +189,8 @@ def test_pictures_grow_as_the_recipe_says(data, tmp_path, monkeypatch):
         ("off", "cuda", None),
     ],
 )
-def test_precision_follows_recipe_and_device(amp, device, dtype):
+def test_precision_follows_recipe_and_device(amp, device, dtype, monkeypatch):
+    monkeypatch.setattr("training.engine.device.processor_flags", lambda: {"amx_bf16"})
     assert amp_dtype(HardwareRecipe(amp=amp), torch.device(device)) == dtype
 
 
