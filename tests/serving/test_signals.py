@@ -48,7 +48,7 @@ def point(link, folder):
 
 
 class Load:
-    """Clients that send requests with short pauses, each over its own connection; closed connections are reopened."""
+    """Clients that send requests without a pause, each over its own connection; closed connections are reopened."""
 
     def __init__(self, url, num_clients=4):
         self.answers, self.lost, self._stop = [], [], threading.Event()
@@ -57,7 +57,7 @@ class Load:
     def _ask(self, url):
         picture = images(jpeg(RED))
         with httpx.Client(base_url=url, timeout=PATIENCE_S, verify=False) as client:
-            while not self._stop.wait(0.05):
+            while not self._stop.is_set():
                 try:
                     self.answers.append((time.monotonic(), client.post("/identify", files=picture)))
                 except httpx.ConnectError:
@@ -93,7 +93,7 @@ def processes_of(pid):
 
 
 def test_sigterm_under_load_loses_no_request_and_leaves_no_process(live):
-    with service(live, "--drain-s", "2") as running, running.client() as probe:
+    with service(live, "--drain-s", "3") as running, running.client() as probe:
         children = processes_of(running.process.pid)
         assert children
         with Load(probe.base_url).running() as load:
