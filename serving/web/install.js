@@ -7,9 +7,11 @@ export function registerWorker() {
   navigator.serviceWorker?.register("/web/worker.js", { scope: "/" }).catch((problem) => console.warn(problem)); // the page works without
 }
 
+/** Whether the page was opened to take shared photographs. */
+export const isShared = () => new URLSearchParams(location.search).has("shared");
+
 /** Returns the photographs that were shared with the page, once. */
 export async function takeShared() {
-  if (!new URLSearchParams(location.search).has("shared")) return [];
   history.replaceState(null, "", "/"); // so that a reload does not look for them again
   const shared = await caches.open(SHARED);
   const requests = await shared.keys();

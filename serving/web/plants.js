@@ -31,7 +31,7 @@ async function list() {
 /** Shows the plants that fit the search and the dot that was chosen. */
 function filter() {
   const query = find("search").value;
-  for (const { plant, item } of rows) item.hidden = !isFound(plant, query) || (chosen !== null && !chosen.includes(plant));
+  for (const { plant, item } of rows) item.hidden = !shownOr(() => isFound(plant, query), true) || (chosen !== null && !chosen.includes(plant));
   const n = rows.filter(({ item }) => !item.hidden).length;
   find("status").textContent = rows.length === 0 ? say("plants.none") : say("plants.count", { n });
 }
@@ -54,7 +54,7 @@ function choose(dot, plants) {
 }
 
 function rowOf(plant) {
-  const words = element("span", { className: "many__words" }, wordsOf(plant));
+  const words = element("span", { className: "many__words" }, shownOr(() => wordsOf(plant), say("problem.not_shown")));
   const picture = plant.pictures[0] && pictureOf(plant.pictures[0], "");
   const body = element("div", { className: "many__answer" });
   const details = element("details", {},
@@ -63,6 +63,16 @@ function rowOf(plant) {
     if (body.childElementCount === 0) body.replaceChildren(...await openedPlant(plant, words));
   });
   return element("li", { className: "many__row", "data-id": plant.id }, details);
+}
+
+/** A plant that cannot be shown, such as one of a newer service, hides no other one. */
+function shownOr(build, otherwise) {
+  try {
+    return build();
+  } catch (problem) {
+    console.warn(problem);
+    return otherwise;
+  }
 }
 
 const pictureOf = (picture, alt) => element("img", { src: URL.createObjectURL(picture), alt, loading: "lazy" });
@@ -87,7 +97,7 @@ async function openedPlant(plant, words) {
   const asksAgain = model && { ...model, corrections: correction === null ? model.corrections : null };
   return [
     element("div", { className: "plants__pictures" }, pictures.map((picture, index) => pictureOf(picture, say("picture.title", { n: index + 1 })))),
-    ...showAnswer(answer, asksAgain, []), // a correction may hold the bytes that were sent, and these are smaller copies
+    ...shownOr(() => showAnswer(answer, asksAgain, []), [say("problem.not_shown")]), // no files: a correction takes the bytes that were sent
     ownPart(plant, words),
   ];
 }

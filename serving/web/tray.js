@@ -11,7 +11,8 @@ const find = (id) => document.getElementById(id);
  *
  * @param onChange Called after each change.
  * @returns add(files) adds pictures; files() gives the files in the order of the request; mark(index) outlines a picture that the service refused;
- *   remove(index) removes it; preview(index, address) shows it where the browser could not.
+ *   remove(index) removes it; preview(index, address) shows it where the browser could not; notice(text) shows a
+ *   sentence, or none.
  */
 export function setUpTray(onChange) {
   let pictures = []; // { file, tile }, in the order of the request
@@ -65,6 +66,7 @@ export function setUpTray(onChange) {
     files: () => pictures.map((picture) => picture.file),
     mark: (index) => pictures[index]?.tile.classList.add("tile--refused"),
     remove: (index) => remove(pictures[index]),
+    notice: showNotice,
     preview: (index, address) => showPreview(pictures[index].tile, address),
   };
 }

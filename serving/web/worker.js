@@ -50,12 +50,13 @@ async function answer(request, pathname) {
   }
 }
 
-/** Keeps shared photographs for the page, and opens it. */
+/** Keeps shared photographs for the page, and opens it; the page says so if there was no room for them. */
 async function takeShared(request) {
   const form = await request.formData();
+  const files = form.getAll("image").filter((file) => file instanceof File);
   await caches.delete(SHARED);
   const shared = await caches.open(SHARED);
-  const files = form.getAll("image").filter((file) => file instanceof File);
-  await Promise.all(files.map((file, index) => shared.put(`/shared/${index}`, new Response(file, { headers: { "X-Name": encodeURIComponent(file.name) } }))));
+  const kept = files.map((file, index) => shared.put(`/shared/${index}`, new Response(file, { headers: { "X-Name": encodeURIComponent(file.name) } })));
+  await Promise.allSettled(kept);
   return Response.redirect("/?shared", 303);
 }

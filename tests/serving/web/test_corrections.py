@@ -42,6 +42,7 @@ def test_a_person_confirms_corrects_and_takes_back(browser, new_page, bundle_fol
         assert page.get_by_text("Is that right?").is_hidden()
         page.get_by_role("button", name="Take it back").click()
         page.get_by_text("It is deleted.").wait_for()
+        assert page.evaluate("heard.correction") is None
         page.get_by_label("may keep my photograph").check()
         page.get_by_label("I am certain").check()
         page.get_by_label("It is another plant").fill("Crocus ver")

@@ -243,8 +243,8 @@ def test_a_photograph_that_another_app_shares_is_identified(site, open_app):
     assert page.locator(".tile").count() == 2
     assert page.locator(".tile").first.get_attribute("data-name") == "1.jpg"
     assert ("POST", "/share") not in site.asked
-    page.reload()
-    page.wait_for_selector("#example:visible")
+    page.goto(f"{site.address}/?shared")  # nothing is left there
+    page.locator("#notice", has_text="The photograph that you shared did not arrive").wait_for()
     assert page.locator(".tile").count() == 0
     assert tab.faults == []
 

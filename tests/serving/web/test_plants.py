@@ -230,3 +230,19 @@ def test_a_full_device_is_one_clear_sentence_and_loses_nothing(open_tab):
     page.goto(PLANTS)
     page.get_by_text("1 plant", exact=True).wait_for()
     assert page.locator(".many__row").get_attribute("data-id") == "request-1"
+
+
+@pytest.mark.browser
+def test_a_plant_that_cannot_be_shown_hides_no_other_one_and_can_be_forgotten(open_tab, tmp_path):
+    strange = {**SPECIES, "predictions": [{}]}
+    kept = [plant(SPECIES), plant(strange, "2026-05-04T10:00:00.000Z", id="request-2")]
+    (tmp_path / "plants.json").write_text(json.dumps({"format": "botanify-plants", "version": 1, "plants": kept}))
+    page = open_tab().page
+    page.goto(PLANTS)
+    page.set_input_files("#import", tmp_path / "plants.json")
+    page.get_by_text("2 plants of 2 in the file are new").wait_for()
+    page.locator("[data-id='request-2'] summary").click()
+    page.get_by_text("The answer cannot be shown").wait_for()
+    page.get_by_role("button", name="Forget this plant").click()
+    page.get_by_text("1 plant", exact=True).wait_for()
+    assert page.locator(".many__row").get_attribute("data-id") == "request-1"
