@@ -42,6 +42,7 @@ from training.toml_file import RECIPES, Section, check_section, read_toml
 
 _PROJECT: Final = Path(__file__).resolve().parents[1]
 _TRAIN, _EXPORT, _TEST = UNKNOWN_LISTS
+_PACKED: Final = 125e3  # bytes of a packed picture at most, as docs/flora.md says of those of mini
 
 
 class Flora(Section, frozen=True, kw_only=True):
@@ -151,7 +152,7 @@ def steps(command: Command) -> Iterator[Step]:
     if is_folder:
         yield Step("prepare", _program("prepare", "folder", command.flora, "--out", data), data / MANIFEST_FILE)
     else:
-        yield from _from_collection(flora.collection, command, packed / MANIFEST_FILE)
+        yield from _from_collection(flora, command, packed / MANIFEST_FILE)
     run_folder = command.out / "run"
     bundle = command.out / "bundle"
     flags: list[object] = ["--data", packed, "--run", run_folder, "--auto-resume", *_others(data, _TRAIN)]
@@ -168,17 +169,29 @@ def steps(command: Command) -> Iterator[Step]:
     yield Step("promote", _program("release", "promote", bundle, registry, "--data", packed), registry / "current")
 
 
-def _from_collection(collection: str, command: Command, result: Path) -> Iterator[Step]:
+def _from_collection(flora: Flora, command: Command, result: Path) -> Iterator[Step]:
+    collection = flora.collection
     without = ["--without", *command.without] if command.without else []
     mirror = ["--mirror", command.mirror] if command.mirror else []
     yes = ["--yes"] if command.yes else []
+    keep_free = []
+    if flora.num_pictures and _disk_of(command.root) == _disk_of(command.out):
+        keep_free = ["--keep-free-gb", f"{flora.num_pictures * _PACKED / 1e9:.0f}"]
     common = [collection, "--root", command.root, *without]
     wanted = Download(
         collection=Path(collection), root=command.root, without=command.without, mirror=command.mirror, dry_run=True
     )
-    yield Step("download", _program("prepare", "download", *common, *mirror, *yes), result, partial(_sizes, wanted))
+    yield Step(
+        "download", _program("prepare", "download", *common, *mirror, *keep_free, *yes), result, partial(_sizes, wanted)
+    )
     written = ["--out", command.out / "data", "--shards", result.parent]
     yield Step("prepare", _program("prepare", "sources", *common, *written), result)
+
+
+def _disk_of(path: Path) -> int:
+    """Returns the number of the disk on which a path is, or will be."""
+    path = path.absolute()
+    return next(each for each in (path, *path.parents) if each.exists()).stat().st_dev
 
 
 def _sizes(wanted: Download) -> list[str]:

@@ -45,6 +45,7 @@ def test_a_dry_run_prints_commands_that_can_be_typed_and_starts_nothing(tmp_path
     told = dict(line.split(": ", 1) for line in lines if not line.startswith(" "))
     assert list(told) == ["forecast", "download", "prepare", "train", "export", "evaluate", "promote", "Serve it"]
     assert shlex.split(told["download"])[:4] == ["python", "training/prepare.py", "download", "data_mini"]
+    assert "--keep-free-gb 54 " in told["download"]  # the packed pictures, on the same disk
     assert "--without house_plants" in told["prepare"]
     assert f"--data {tmp_path / 'out' / 'packed'}" in told["train"]
     assert shlex.split(told["forecast"])[1:] == ["training/train.py", "mini_24gb", "--forecast", "430000"]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -49,6 +49,8 @@ class Download(Section, frozen=True, kw_only=True):
     mirror: str = ""
     """Address of a copy of the folder ROOT, such as an institute's, to download from instead of the publishers'
     addresses."""
+    keep_free_gb: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+    """Disk that must stay free, for the packed pictures."""
     yes: bool = False
     """Do not ask before the download."""
     dry_run: bool = False
@@ -200,11 +202,11 @@ def _agree(plan: Plan, missing: int, command: Download) -> None:
                 "hand, or pass --without",
             )
     free = shutil.disk_usage(command.root).free
-    if missing > free:
+    if missing and missing + command.keep_free_gb * 1e9 > free:  # else some of it may be packed already
         raise DataError(
             "the disk is too small",
             value=f"{free / 1e9:.2f} GB free",
-            limit=f"{missing / 1e9:.2f} GB",
+            limit=f"{missing / 1e9:.2f} GB for the download and {command.keep_free_gb:.0f} GB to pack the pictures",
             remedy="give another --root, or leave out sources with --without",
         )
     if command.yes or (all(file.path.exists() for file in plan.files) and not plan.kaggle):

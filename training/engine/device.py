@@ -125,9 +125,9 @@ def cpu_warnings(hardware: HardwareRecipe, device: torch.device) -> list[str]:
         cards, _ = find_gpus()
         reason = f"this machine has {cards[0].name}, but PyTorch does not find it" if cards else ""
         if torch.version.cuda is not None and not cards:
-            reason = f"PyTorch is built for CUDA {torch.version.cuda}, but finds no GPU, or no driver of one"
+            reason = f"PyTorch is built for CUDA {torch.version.cuda}, but finds no GPU, or no driver if you have one"
         if reason:
-            warnings.append(f"the run trains on the CPU: {reason}; if you have no GPU, nothing is wrong (--device cpu)")
+            warnings.append(f"the run trains on the CPU (--device cpu says that this is right): {reason}")
     if hardware.amp == "fp16":
         warnings.append("fp16 needs a GPU, so the run computes in float32, as with --amp off")
     elif hardware.amp == "bf16" and amp_dtype(hardware, device) is None:

@@ -136,12 +136,17 @@ def test_a_small_disk_is_said_before_the_first_byte(published, monkeypatch):
     with pytest.raises(DataError, match=r"too small.*--without"):
         run(published)
     assert not contents(published.root)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=2e9))
+    with pytest.raises(DataError, match=r"2.00 GB free; expected 0.00 GB for the download and 3 GB to pack"):
+        run(published, keep_free_gb=3.0)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
     (published.root / "raw/inat").mkdir()
     whole = CONTENT["/inat/train_mini.tar.gz"]
     (published.root / "raw/inat/train_mini.tar.gz.part").write_bytes(whole)
     needed = sum(map(len, [*CONTENT.values(), *OTHER.values()])) - len(whole)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=needed))
     run(published)
+    run(published, keep_free_gb=3.0)  # nothing is missing, and some of it may be packed already
 
 
 def test_a_data_set_of_kaggle_comes_through_its_package_or_by_hand(published, monkeypatch):
