@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import yaml
 from torch.distributed.run import get_args_parser
 
 from tests.make import ROOT, ran
+from tests.waiting import wait_until
 from training.train import parse
 
 DEPLOY = ROOT / "deploy"
@@ -104,7 +104,7 @@ def test_sigterm_reaches_torchrun_and_asks_for_a_restart(tmp_path):
     fake_command(tmp_path, "torchrun", wait_for_sigterm)
     command = [LAUNCHER, tmp_path / "run", "--standalone", "--", "debug"]
     with subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path)) as process:
-        wait_for(tmp_path / "ready")
+        wait_until((tmp_path / "ready").exists)
         process.send_signal(signal.SIGTERM)
         assert process.wait(100) == RESTART
     assert (tmp_path / "received").exists()
@@ -179,7 +179,7 @@ def test_run_of_two_ranks_stops_at_sigterm_and_resumes(tmp_path):
     more = {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     command = [LAUNCHER, run, "--standalone", "--nproc-per-node", "2", "--", "debug", "--data", data]
     with subprocess.Popen([*command, "--epochs", "5000"], cwd=ROOT, env=os.environ | more) as process:
-        wait_for(run / "last.pt", seconds=200)
+        wait_until((run / "last.pt").exists, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(100) == RESTART
     events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
@@ -190,10 +190,3 @@ def test_run_of_two_ranks_stops_at_sigterm_and_resumes(tmp_path):
     events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events if event["event"] == "resume"] == [stopped_at]
     assert (events[-1]["event"], events[-1]["step"]) == ("end", stopped_at + 2)
-
-
-def wait_for(path, seconds=100):
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} did not appear"
-        time.sleep(0.05)

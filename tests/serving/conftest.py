@@ -1,7 +1,6 @@
 """The service in this process, with a tiny bundle; and an application behind a real socket."""
 
 import socket
-import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -12,9 +11,9 @@ from litestar.testing import TestClient
 from serving.access.control import RateLimiter
 from serving.app import create_app
 from serving.settings import Settings
-from tests.serving.program import PATIENCE_S
 from tests.serving.raw_http import SOON_S, App, serve
 from tests.serving.tiny import InProcessDecoder, seal_tiny_bundle
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +36,8 @@ def settings(bundle_folder):
 
 
 def wait_until_ready(client):
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if client.get("/health/ready").status_code == 200:
-            return client
-        time.sleep(0.01)
-    raise AssertionError("the service never became ready")
+    wait_until(lambda: client.get("/health/ready").status_code == 200)
+    return client
 
 
 @contextmanager

@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 
 import httpx
 
 from tests.make import ROOT, ran
+from tests.waiting import PATIENCE_S, wait_until
 
-PATIENCE_S = 300  # longest time for what a busy machine does late; a test that fails ends when its process does
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOTANIFY_")}
 
 
@@ -31,15 +30,14 @@ class RunningService:
 
     def event(self, name, **fields):
         """Waits for a log event with these fields and returns it."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            for line in self.lines:
-                found = json.loads(line) if line.startswith("{") else {}
-                if found.items() >= {"event": name, **fields}.items():
-                    return found
-            assert self.process.poll() is None, self.lines[-5:]
-            time.sleep(0.02)
-        raise AssertionError(f"no event {name!r}; the last lines are {self.lines[-5:]}")
+
+        def found():
+            events = (json.loads(line) for line in list(self.lines) if line.startswith("{"))
+            return next((each for each in events if each.items() >= {"event": name, **fields}.items()), None)
+
+        event = wait_until(found, self.process)
+        assert event, f"no event {name!r}; the last lines are {self.lines[-5:]}"
+        return event
 
     def stop(self, number=signal.SIGTERM):
         """Sends a signal and returns the exit code."""

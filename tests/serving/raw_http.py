@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import uvicorn
 
 from serving.protocol import make_protocol
-from tests.serving.program import PATIENCE_S
 
 HEADER_S, DRAIN_S, KEEP_ALIVE_S = 0.4, 0.6, 2.0
 SOON_S = 60.0  # longest time for a connection to end when it should
@@ -80,13 +79,6 @@ def run(server):
             server.should_exit = True
             thread.join(60)
     assert not thread.is_alive()
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def receive_all(connection):

@@ -2,13 +2,13 @@
 
 import re
 import socket
-import time
 from contextlib import ExitStack
 
 import pytest
 
-from tests.serving.program import PATIENCE_S, receive_all, service
+from tests.serving.program import receive_all, service
 from tests.serving.tiny import jpeg
+from tests.waiting import wait_until
 
 LARGE = 20_000_000
 
@@ -41,15 +41,13 @@ def status(connection):
 
 
 def wait_until_admitted(address, count):
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
+    def are_admitted():
         with socket.create_connection(address) as connection:
             connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             found = re.search(rb"^botanify_requests_admitted (\S+)", receive_all(connection), re.MULTILINE)
-        if float(found[1]) == count:
-            return
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        return float(found[1]) == count
+
+    wait_until(are_admitted)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from serving.identify_folder import main
 from tests.serving.folder.photograph_folder import draw_photographs, identify, parts, program, rows_of
 from tests.serving.program import ENVIRONMENT, ROOT
 from tests.serving.tiny import BLUE, GREEN, RED
+from tests.waiting import wait_until
 
 NUM_PHOTOGRAPHS = 60
 MOST_BYTES = 600_000_000
@@ -41,12 +42,7 @@ def finish(process):
 
 
 def wait_for_parts(out, number, process):
-    deadline = time.monotonic() + 300
-    while len(parts(out)) < number:
-        if process.poll() is not None:  # it was quicker
-            return
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: len(parts(out)) >= number, process)  # which may be quicker
 
 
 def test_program_answers_and_says_what_it_did(photographs, tmp_path, bundle_folder):

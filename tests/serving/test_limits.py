@@ -16,6 +16,7 @@ from serving.scheduling.scheduler import Scheduler
 from tests.serving.conftest import wait_until_ready
 from tests.serving.program import PATIENCE_S
 from tests.serving.tiny import FakeNetwork, InProcessDecoder, assert_problem, images, jpeg
+from tests.waiting import wait_until
 
 
 def post(client, num_pictures=1, **how):
@@ -42,10 +43,7 @@ def test_request_that_would_wait_too_long_is_overloaded(start):
     with ThreadPoolExecutor(1) as thread:
         with held_request(client, session, num_pictures=5) as first:
             second = thread.submit(post, client, 5)
-            deadline = time.monotonic() + PATIENCE_S
-            while admission.num_pictures < 10:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until(lambda: admission.num_pictures >= 10)
             admission.service_time.seconds_per_picture = 0.5
             refused = post(client)
         assert_problem(refused, 503, "overloaded")
@@ -65,10 +63,7 @@ def test_picture_has_all_cores_only_while_the_service_works_on_no_other(start, m
     monkeypatch.setattr(Scheduler, "run", noted)
     with ThreadPoolExecutor(1) as thread, held_request(client, session) as first:
         second = thread.submit(post, client)
-        deadline = time.monotonic() + PATIENCE_S
-        while len(alone) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: len(alone) >= 2)
         session.free.set()
         assert (first.result().status_code, second.result().status_code) == (200, 200)
     assert alone == [True, False]
@@ -154,9 +149,7 @@ def test_not_ready_until_the_warm_up_has_finished(start):
         assert_problem(refused, 503, "not_ready")
         assert refused.headers["retry-after"] == "1"
     session.free.set()
-    deadline = time.monotonic() + PATIENCE_S
-    while client.get("/health/ready").status_code != 200:
-        assert time.monotonic() < deadline
+    wait_until_ready(client)
     assert post(client).status_code == 200
 
 
@@ -178,10 +171,7 @@ def test_failed_warm_up_is_reported_and_the_service_never_ready(settings):
     session.fails = True
     service = create_app(settings, session=session, decoder=InProcessDecoder(), on_failure=failures.append)
     with TestClient(service.app) as client:
-        deadline = time.monotonic() + PATIENCE_S
-        while not failures:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: failures)
         assert client.get("/health/ready").status_code == 503
     assert "secret words" in str(failures[0])
 

@@ -26,8 +26,8 @@ from tests.serving.raw_http import (
     receive_one,
     responses,
     run,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 # ---- heads
 

@@ -1,7 +1,6 @@
 """Answers of a bundle with calibration tables: weights of pictures, rejection, candidate sets, chosen taxa."""
 
 import itertools
-import time
 
 import msgspec
 import numpy as np
@@ -33,6 +32,7 @@ from tests.serving.tiny import (
     seal_tiny_bundle,
     tables,
 )
+from tests.waiting import wait_until
 
 PROMISE = Promise(max_risk=0.05, confidence=0.95, num_named=812, num_wrong=21)
 MEASURED = MeasuredCoverage("marginal", 0.9, 0.93, 1280, "colors, test split", (0.915, 0.943))
@@ -216,9 +216,7 @@ def test_bundle_whose_tables_give_no_finite_plant_score_is_refused(tmp_path_fact
     failures = []
     service = create_app(Settings(bundle=folder), decoder=InProcessDecoder(), on_failure=failures.append)
     with TestClient(service.app):
-        deadline = time.monotonic() + 60
-        while not failures and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: failures)
     assert "scores that are not finite" in str(failures[0])
 
 

@@ -14,7 +14,8 @@ from serving.admission import Readiness
 from serving.metrics import Metrics
 from serving.middleware import ObservabilityMiddleware
 from serving.server import DrainingServer
-from tests.serving.raw_http import POST, SOON_S, App, config, receive_all, receive_one, run, wait_until
+from tests.serving.raw_http import POST, SOON_S, App, config, receive_all, receive_one, run
+from tests.waiting import wait_until
 
 UPLOAD = POST + b"Content-Length: 1000000\r\n\r\n"
 

@@ -14,6 +14,7 @@ import pytest
 from models.bundle import load_bundle
 from tests.serving.program import PATIENCE_S, ROOT, service
 from tests.serving.tiny import RED, WEIGHTS, images, jpeg, seal_tiny_bundle
+from tests.waiting import wait_until
 from training.release import CURRENT, Registry
 
 DEMONSTRATION = ROOT / "models" / "releases" / "garden_and_wild_plants"
@@ -78,10 +79,8 @@ class Load:
 
     def wait_for_answers(self, num_answers):
         """Waits for this many more answers."""
-        wanted, deadline = len(self.answers) + num_answers, time.monotonic() + PATIENCE_S
-        while len(self.answers) < wanted:
-            assert time.monotonic() < deadline, self.statuses
-            time.sleep(0.01)
+        wanted = len(self.answers) + num_answers
+        wait_until(lambda: len(self.answers) >= wanted)
 
     @property
     def statuses(self):
@@ -146,7 +145,7 @@ def test_memory_after_20_reloads_is_that_after_one():
         process, sizes_mb = psutil.Process(running.process.pid), []
         for number in range(1, 21):
             running.process.send_signal(signal.SIGHUP)
-            wait_for(lambda number=number: num_events(running, "reloaded") == number)
+            wait_until(lambda number=number: num_events(running, "reloaded") == number)
             time.sleep(1)  # the old network is freed in a thread
             sizes_mb.append(process.memory_info().rss / 1e6)
         assert sizes_mb[-1] < 1.1 * sizes_mb[0], sizes_mb
@@ -155,13 +154,6 @@ def test_memory_after_20_reloads_is_that_after_one():
 
 def num_events(running, name):
     return sum(f'"event": "{name}"' in line for line in running.lines)
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_sighup_under_load_switches_the_bundle_without_mixing_answers(live, versions):

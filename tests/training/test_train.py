@@ -26,6 +26,7 @@ from tests.training.small import (
     write_data,
     write_pictures,
 )
+from tests.waiting import wait_until
 from training.engine.checkpoint import read_checkpoint
 from training.engine.loop import Trainer
 from training.prepare import Folder, prepare
@@ -118,13 +119,11 @@ def test_other_schedules_resume_exactly_too(flags, data, tmp_path):
 
 
 def wait_for_step(process, run, step):
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.stderr.read()
-        if (run / "log.jsonl").exists() and any(event["step"] >= step for event in events(run, "losses")):
-            return
-        time.sleep(0.01)
-    raise AssertionError("the program did not reach that step")
+    def is_there():
+        return (run / "log.jsonl").exists() and any(event["step"] >= step for event in events(run, "losses"))
+
+    wait_until(is_there, process)
+    assert process.poll() is None, process.stderr.read()
 
 
 @pytest.mark.slow

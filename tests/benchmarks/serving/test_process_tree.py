@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from benchmarks.serving.process_tree import MemoryWatch, ProcessTree
+from tests.waiting import wait_until
 
 CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
 HOLDS = "data = bytearray(b'x') * 60_000_000; import time; time.sleep(60)"
@@ -28,18 +29,11 @@ def start(tmp_path):
     return start_one
 
 
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [PARENT, APART])
 def test_children_that_outlive_their_parent_are_counted_and_killed(start, code):
     with start(code) as tree:
-        wait_for(lambda: len(tree.members()) == 2)
+        wait_until(lambda: len(tree.members()) == 2)
         time.sleep(0.2)  # the child learns to ignore the signal
         pids = [process.pid for process in tree.members()]
         assert tree.end(grace_s=5) == 1
@@ -50,7 +44,7 @@ def test_children_that_outlive_their_parent_are_counted_and_killed(start, code):
 def test_nothing_is_left_even_when_the_measurement_fails(start):
     def fail():
         with tree:
-            wait_for(lambda: len(tree.members()) == 2)
+            wait_until(lambda: len(tree.members()) == 2)
             raise RuntimeError
 
     tree = start(PARENT)
@@ -82,13 +76,13 @@ def test_no_server_outlives_a_measurement_that_is_stopped(tmp_path, server):
         processes = [psutil.Process(int(pid)) for pid in measurement.stdout.readline().split()]
         measurement.send_signal(signal.SIGTERM)
         assert measurement.wait(60) != 0
-    wait_for(lambda: not any(process.is_running() and process.status() != "zombie" for process in processes), 30)
+    wait_until(lambda: not any(process.is_running() and process.status() != "zombie" for process in processes))
 
 
 def test_memory_and_its_peak_are_measured(start):
     with start(HOLDS) as tree:
         with MemoryWatch(tree, interval_s=0.05) as watch:
-            wait_for(lambda: tree.memory_mb() > 60)
+            wait_until(lambda: tree.memory_mb() > 60)
             time.sleep(0.2)
         assert 60 < watch.peak_mb < 120
 
@@ -97,14 +91,16 @@ def test_the_peak_memory_of_a_process_can_be_reset(start):
     with start(
         "data = bytearray(b'x') * 80_000_000; del data; print(1, flush=True); import time; time.sleep(60)"
     ) as tree:
-        wait_for(lambda: tree.high_water_mb() > 80 > tree.memory_mb() > 1)
-        wait_for(lambda: tree.reset_high_water() or tree.high_water_mb() < 50)  # freed pages leave a busy process late
+        wait_until(lambda: tree.high_water_mb() > 80 > tree.memory_mb() > 1)
+        wait_until(
+            lambda: tree.reset_high_water() or tree.high_water_mb() < 50
+        )  # freed pages leave a busy process late
 
 
 @pytest.mark.slow
 def test_cpu_time_includes_the_children(start):
     with start("import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])") as tree:
-        wait_for(lambda: tree.core_s() > 0.5)
+        wait_until(lambda: tree.core_s() > 0.5)
         own, *children = tree.members()
         assert own.cpu_times().user < 0.4
         assert len(children) == 1

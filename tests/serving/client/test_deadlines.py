@@ -15,6 +15,7 @@ import pytest
 
 from serving.client import AsyncClient, Client, ServiceRefusal, ServiceUnreachable
 from tests.serving.client.test_exchange import ANSWER
+from tests.waiting import wait_until
 
 
 @contextmanager
@@ -135,10 +136,7 @@ def client_threads():
 
 
 def wait_until_no_thread_is_left():
-    end = time.monotonic() + 60
-    while client_threads() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert client_threads() == []
+    wait_until(lambda: not client_threads())
 
 
 def test_a_closed_client_has_no_thread_and_says_so():

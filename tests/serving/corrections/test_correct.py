@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -33,6 +32,7 @@ from tests.serving.conftest import ready_service
 from tests.serving.corrections.test_program import correction
 from tests.serving.program import PATIENCE_S
 from tests.serving.tiny import GREEN, TAXA, TAXONOMY, InProcessDecoder, assert_problem, jpeg, seal_tiny_bundle
+from tests.waiting import wait_until
 
 ROSE, DAISY = jpeg(), jpeg(GREEN)
 
@@ -283,7 +283,7 @@ def test_what_is_too_old_goes_at_the_next_start(settings, folder):
     with sqlite3.connect(folder / DATABASE_FILE) as database:
         database.execute("UPDATE corrections SET created = '2020-01-01T00:00:00+00:00'")
     with running(settings, folder):
-        until(lambda: (files(folder), kept(folder)) == (set(), []))
+        wait_until(lambda: (files(folder), kept(folder)) == (set(), []))
 
 
 def test_metrics_tell_how_much_is_kept_of_how_much_and_since_when(settings, folder):
@@ -300,7 +300,7 @@ def test_metrics_tell_how_much_is_kept_of_how_much_and_since_when(settings, fold
         return {name: float(value) for name, value in re.findall(r"^botanify_(\w+) (\S+)$", text, re.MULTILINE)}
 
     with running(settings, folder, corrections_bytes=1_000_000, corrections_days=30) as client:
-        until(lambda: told(client)["corrections"] == 2)
+        wait_until(lambda: told(client)["corrections"] == 2)
         found = told(client)
     assert (found["ready"], found["corrections_bytes"], found["corrections_limit_bytes"]) == (1, len(ROSE), 1_000_000)
     assert found["corrections_age_limit_seconds"] == 30 * 86_400
@@ -421,13 +421,6 @@ def stuck(monkeypatch):
     found.response.set()
 
 
-def until(is_done):
-    deadline = time.monotonic() + 60
-    while not is_done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_pictures_of_a_correction_count_as_held_until_they_are_stored_but_not_as_work(settings, folder, stuck):
     with running(settings, folder, max_held_bytes=2 * len(ROSE)) as client, ThreadPoolExecutor() as pool:
         first, second = ask(client), ask(client)
@@ -465,10 +458,10 @@ def test_corrections_are_stored_again_once_the_database_responds(settings, folde
             request_id = ask(client)
             assert_problem(correct(client, request_id, taxon="crocus"), 503, "store_unavailable")
         stuck.response.set()
-        until(lambda: correct(client, request_id, taxon="crocus").status_code == 200)
+        wait_until(lambda: correct(client, request_id, taxon="crocus").status_code == 200)
         stuck.response.clear()
         waiting = [pool.submit(correct, client, request_id, taxon="crocus") for _ in range(2)]
-        until(
+        wait_until(
             lambda: (
                 any(each.done() for each in waiting) or "botanify_requests_admitted 2.0" in client.get("/metrics").text
             )

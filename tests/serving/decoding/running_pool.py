@@ -4,7 +4,6 @@ import asyncio
 import functools
 import os
 import signal
-import time
 from pathlib import Path
 
 import msgspec
@@ -15,6 +14,7 @@ from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.metrics import Metrics
 from tests.models.pictures import encode, scene
 from tests.serving.program import PATIENCE_S
+from tests.waiting import wait_until
 
 SPEC = InputSpec(height=32, width=32, train_px=32)
 SMALL = encode(scene(), "PNG")
@@ -70,7 +70,7 @@ class RunningPool:
 def stop(pid):
     """Suspends a process, and waits until it is suspended."""
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: state(pid) == "T")
+    wait_until(lambda: state(pid) == "T")
 
 
 def state(pid):
@@ -86,13 +86,6 @@ async def until_on_loop(condition):
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  # the condition changes in another process
             await asyncio.sleep(0.005)
-
-
-def until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def value(metrics, line):

@@ -23,10 +23,10 @@ from tests.serving.decoding.running_pool import (
     slow_picture,
     state,
     stop,
-    until,
     until_on_loop,
     value,
 )
+from tests.waiting import wait_until
 
 GRANTED = "botanify_decode_bytes"
 DEEP = b'{"type":"Ready","x":' + b"[" * 60_000 + b"\n"
@@ -110,7 +110,7 @@ def test_child_may_die_between_header_and_pixels(one, pid, number):
             task = asyncio.create_task(one.pool.decode(SMALL, SPEC))
             await until_on_loop(one.pool._budget._turn.locked)
             os.kill(pid, number)
-            until(lambda: state(pid) in {None, "Z"})  # the event loop has not noticed it yet
+            wait_until(lambda: state(pid) in {None, "Z"})  # the event loop has not noticed it yet
         return await asyncio.gather(task, return_exceptions=True)
 
     (decoded,) = one.run(kill_while_waiting_for_memory())

@@ -20,7 +20,8 @@ from serving.errors import NotReady, TooLarge
 from serving.metrics import Metrics
 from tests.make import ran
 from tests.models.pictures import FORMATS, as_camera_file, claiming_size, encode, foliage, scene
-from tests.serving.decoding.running_pool import SPEC, RunningPool, state, until, value
+from tests.serving.decoding.running_pool import SPEC, RunningPool, state, value
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
@@ -218,7 +219,7 @@ def test_children_of_a_killed_service_exit(data):
         pids = [int(word) for word in service.stdout.readline().split()]
         assert len(pids) == 2
         service.kill()
-    until(lambda: all(state(pid) in {None, "Z"} for pid in pids))
+    wait_until(lambda: all(state(pid) in {None, "Z"} for pid in pids))
 
 
 class Requests:

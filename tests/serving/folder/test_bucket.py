@@ -2,7 +2,6 @@
 
 import io
 import subprocess
-import time
 
 import fsspec
 import pyarrow.parquet as pq
@@ -15,6 +14,7 @@ from serving.folder.photographs import open_store
 from tests.serving.folder.photograph_folder import identify, program
 from tests.serving.program import ENVIRONMENT, ROOT
 from tests.serving.tiny import GREEN, RED, jpeg
+from tests.waiting import wait_until
 
 NUM_PHOTOGRAPHS = 60
 
@@ -87,10 +87,7 @@ def test_a_run_in_a_bucket_continues_after_a_kill(s3, bundle_folder):
     flags = ["s3://garden/photos", "--out", "s3://garden/names", "--bundle", bundle_folder]
     command = [*program(3), *flags]
     process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT | variables)
-    deadline = time.monotonic() + 300
-    while not files.exists("garden/names/parts") and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: files.exists("garden/names/parts"), process)
     process.kill()
     process.wait()
     before = parts(files, "garden/names")

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -21,6 +20,7 @@ from serving.folder.command import IdentifyFolder
 from tests.serving.folder.photograph_folder import draw_photographs, identify, parts, program, rows_of
 from tests.serving.program import ENVIRONMENT, ROOT
 from tests.serving.tiny import BLUE, GREEN, RED, WEIGHTS, seal_tiny_bundle
+from tests.waiting import wait_until
 
 PART_ROWS = 5
 ONE_CORE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
@@ -122,13 +122,6 @@ def start(cluster, photographs, out, bundle):
     finally:
         process.kill()
         process.wait()
-
-
-def wait_until(is_true, process):
-    deadline = time.monotonic() + 300
-    while not is_true() and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def is_dead(cluster, node):

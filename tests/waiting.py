@@ -1,0 +1,14 @@
+"""Waits for what another thread or process does."""
+
+import time
+
+PATIENCE_S = 300  # longest time for what a busy machine does late; a test that fails ends when its process does
+
+
+def wait_until(condition, process=None):
+    """Waits until a condition holds, or a process has ended; returns what the condition gives."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := condition()) and (process is None or process.poll() is None):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+    return found
