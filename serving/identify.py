@@ -9,7 +9,7 @@ import hashlib
 import io
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -99,16 +99,8 @@ class Answered(NamedTuple):
     """A sentence for each part of the request that was ignored."""
 
 
-class _Answer(NamedTuple):
-    """The answer about one plant; upright sizes of its pictures, (width, height) in px; and previews, if asked for."""
-
-    plant: PlantAnswer
-    sizes: list[tuple[int, int]]
-    previews: list[str | None]
-
-
 # asyncio keeps only weak references to tasks, and a task may outlive its request.
-_tasks: Final[set[asyncio.Task[_Answer]]] = set()
+_tasks: Final[set[asyncio.Task[Answered]]] = set()
 
 
 @post(
@@ -183,9 +175,8 @@ async def answer_pictures(
             body = await read(request, admitted, deps, names)
             asked = parse(body.fields)
             question, ignored = loaded.question(asked)
-            work = _Work(deps, admitted, body.pictures, loaded, question, asked)
-            answer = await work.answer_in_time(deadline_s, _client_left(request))
-    return Answered(loaded, work.question, *answer, body, asked, [*body.warnings, *ignored, *work.warnings])
+            work = _Work(deps, admitted, body, loaded, question, asked, [*body.warnings, *ignored])
+            return await work.answer_in_time(deadline_s, _client_left(request))
 
 
 def authorize(
@@ -242,15 +233,15 @@ class _Work:
 
     deps: RouteDependencies
     admitted: AdmittedRequest
-    pictures: Sequence[bytes]
+    body: Body
     loaded: LoadedBundle
     question: Question
     asked: Parameters
+    warnings: list[str]
+    """What is ignored, or turns out to be."""
     stage: str = "decode"
-    warnings: list[str] = field(default_factory=list)
-    """What turns out to be ignored."""
 
-    async def answer_in_time(self, deadline_s: float, client_left: Coroutine[Any, Any, None]) -> _Answer:
+    async def answer_in_time(self, deadline_s: float, client_left: Coroutine[Any, Any, None]) -> Answered:
         """Answers the question, or cancels the work at the deadline or when the client has left.
 
         Raises:
@@ -264,7 +255,7 @@ class _Work:
         metrics = self.deps.metrics
         disconnected = asyncio.ensure_future(client_left)
         try:
-            admission.start_work(self.admitted, len(self.pictures), deadline_s)
+            admission.start_work(self.admitted, len(self.body.pictures), deadline_s)
             task = asyncio.create_task(self._answer())
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
@@ -289,7 +280,7 @@ class _Work:
         metrics.verdicts.labels(answer.plant.verdict.rank).inc()
         return answer
 
-    async def _answer(self) -> _Answer:
+    async def _answer(self) -> Answered:
         decoded = await self._decode_all()
         self.stage = "run"
         alone = self.deps.admission.num_pictures == 1
@@ -308,7 +299,8 @@ class _Work:
         previews: list[str | None] = [None] * len(decoded)
         if self.asked.preview:
             previews = await asyncio.to_thread(lambda: [_preview(each, self.loaded.spec) for each in pixels])
-        return _Answer(plant, [(picture.width, picture.height) for picture in decoded], previews)
+        sizes = [(picture.width, picture.height) for picture in decoded]
+        return Answered(self.loaded, self.question, plant, sizes, previews, self.body, self.asked, self.warnings)
 
     async def _decode_all(self) -> list[Decoded]:
         """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
@@ -322,7 +314,7 @@ class _Work:
                 self.deps.metrics.stage_s.labels("wait").observe(perf_counter() - asked_at)
                 return await decoder.decode(data, self.loaded.spec, time)
 
-        calls = map(decode, self.pictures, self.admitted.virtual_starts_s)
+        calls = map(decode, self.body.pictures, self.admitted.virtual_starts_s)
         return _all_decoded(await asyncio.gather(*calls, return_exceptions=True))
 
 
