@@ -57,7 +57,8 @@ async function keepAnswer({ answer, files, originals, where, element: shown }) {
     }, replacedId);
     latest = { id: answer.request_id, files };
     line.replaceChildren(...keptWords(line, answer.request_id));
-    if (await countPlants() === 1) await navigator.storage?.persist?.(); // some browsers ask the person: once is enough
+    const isFirst = replacedId === null && await countPlants() === 1;
+    if (isFirst) navigator.storage?.persist?.().catch(() => {}); // some browsers ask the person: once is enough, and nothing waits for it
   } catch (problem) {
     line.replaceChildren(notKeptSentence(problem));
   }

@@ -182,9 +182,14 @@ def test_an_export_brings_everything_back_after_all_was_forgotten(open_tab, tmp_
 
 
 @pytest.mark.browser
-def test_more_pictures_of_a_plant_replace_its_answer_and_keep_its_note(open_tab):
+def test_more_pictures_of_a_plant_replace_its_answer_and_keep_its_correction(open_tab):
     tab = open_tab()
     page = tab.page
+    page.evaluate("""() => {
+        window.asked = 0;
+        const persist = () => { window.asked += 1; return new Promise(() => {}); };  // a question that nobody answers
+        Object.defineProperty(navigator, "storage", { value: { persist } });
+    }""")
     tab.show(SPECIES)
     page.get_by_text("Kept in My plants").wait_for()
     told = "{ answer: { request_id: 'request-1' }, correction: { name: 'Bellis perennis' } }"
@@ -192,6 +197,8 @@ def test_more_pictures_of_a_plant_replace_its_answer_and_keep_its_note(open_tab)
     tab.answer = answer(images=[picture(0, 0.5), picture(1, 0.5)], request_id="request-2")
     tab.choose(PHOTOGRAPHS[1])
     page.locator("code", has_text="request-2").wait_for(state="attached")
+    page.get_by_text("Kept in My plants").wait_for()
+    assert page.evaluate("asked") == 1
     page.get_by_text("Kept in My plants").click()
     page.get_by_text("1 plant", exact=True).wait_for()
     page.get_by_text("You said: Bellis perennis").wait_for()
