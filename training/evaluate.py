@@ -283,10 +283,13 @@ def _print(results: list[tuple[Evaluation, Predictions]]) -> None:
     console = Console()
     for evaluation, _ in results:
         other = f" ({OTHER_DATA})" if evaluation.other_data else ""
-        table = Table("", "all", *evaluation.by_source, title=f"{evaluation.network}, {evaluation.split} split{other}")
+        by_source = (
+            evaluation.by_source if len(evaluation.by_source) > 1 else {}
+        )  # of one, all figures stand there twice
+        table = Table("", "all", *by_source, title=f"{evaluation.network}, {evaluation.split} split{other}")
         for name in SplitMetrics.__struct_fields__:
             told = f"{name} (before calibration)" if (evaluation.network, name) == ("checkpoint", "ece") else name
-            figures = (getattr(each, name) for each in (evaluation.all, *evaluation.by_source.values()))
+            figures = (getattr(each, name) for each in (evaluation.all, *by_source.values()))
             cells = (str(each) if isinstance(each, Share) else f"{each:.4f}" for each in figures)
             table.add_row(told, *cells)
         console.print(table)

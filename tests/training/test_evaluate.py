@@ -133,6 +133,7 @@ def test_the_figures_are_printed_and_the_two_are_compared(bundle, finished_run, 
     before, after = (line for line in printed.splitlines() if "ece" in line)
     assert "ece (before calibration)" in before
     assert "before calibration" not in after
+    assert before.count(" of 30") == 1  # there is one source, whose figures are those of all
 
 
 def test_nothing_to_evaluate_is_a_one_line_error(data, monkeypatch, capsys):

@@ -36,7 +36,7 @@ def test_the_time_is_that_of_all_epochs_by_the_speed_of_some_steps(speeds):
     speeds += [10.0]
     said = on_this_machine(read_recipe(TINY), 1800, CPU)  # two epochs
     assert said.startswith("forecast for 1,800 pictures, CPU, ")
-    assert said.endswith("1 threads: about 6 min, and some more to validate")
+    assert said.endswith("1 thread: about 6 min, and some more to validate")
 
 
 def test_epochs_of_larger_pictures_take_longer(speeds):

@@ -139,7 +139,8 @@ def describe_device(device: torch.device) -> str:
     """A name such as "NVIDIA H200" or "CPU, AVX512, 2 threads"."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"CPU, {torch.backends.cpu.get_cpu_capability()}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def join(device_type: str) -> "Ranks":
