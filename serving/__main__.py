@@ -63,14 +63,18 @@ def _serve(settings: Settings) -> None:
         server.should_exit = True
 
     service = create_app(settings, on_failure=stop)
-    server = DrainingServer(_server_config(service, settings), service.readiness, settings.drain_s, settings.shutdown_s)
     with _listen(settings.host, settings.port, "--port") as listening:
         if (own := metrics_address(settings)) is not None:
             _serve_metrics(service.metrics, *own)
         host, port = listening.getsockname()[:2]
-        _log.info("listening", url=_url(host, port))
-        if sys.stdout.isatty() and (url := home_url(host, port)) is not None:
-            show_home_url(url, sys.stdout)
+
+        def tell() -> None:
+            _log.info("listening", url=_url(host, port))
+            if sys.stdout.isatty() and (url := home_url(host, port)) is not None:
+                show_home_url(url, sys.stdout)
+
+        config = _server_config(service, settings)
+        server = DrainingServer(config, service.readiness, settings.drain_s, settings.shutdown_s, tell)
         server.run(sockets=[listening])
     if failures:
         if isinstance(failures[0], InputError):

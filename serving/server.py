@@ -38,13 +38,22 @@ class DrainingServer(uvicorn.Server):
         readiness: Set to draining at the first signal.
         drain_s: How long to keep accepting connections, seconds.
         shutdown_s: How long the shutdown may take in all, seconds from the first signal.
+        on_listening: Called once requests are answered.
     """
 
-    def __init__(self, config: uvicorn.Config, readiness: Readiness, drain_s: float, shutdown_s: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        readiness: Readiness,
+        drain_s: float,
+        shutdown_s: float,
+        on_listening: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(config)
         self._readiness = readiness
         self._drain_s = drain_s
         self._shutdown_s = shutdown_s
+        self._on_listening = on_listening
         self._end_at: float | None = None  # on the clock of `time.monotonic`
         self._listening: list[socket.socket] = []
 
@@ -66,6 +75,8 @@ class DrainingServer(uvicorn.Server):
         """Starts uvicorn and keeps copies of the listening sockets, because `shutdown` accepts from them."""
         self._listening = [listening.dup() for listening in sockets or []]
         await super().startup(sockets)
+        if self.started:
+            self._on_listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accepts the connections that clients have already opened, finishes requests, then shuts uvicorn down."""
