@@ -171,14 +171,16 @@ _SCHEMES: Final[dict[str, SecurityScheme | Reference]] = {
 }
 
 
-def problem_responses(*statuses: int) -> dict[int, ResponseSpec]:
-    """Returns the problem documents of these statuses, for a route's `responses`."""
+def problem_responses(
+    *statuses: int, record: type[msgspec.Struct] = Problem, media_type: str = MEDIA_TYPE
+) -> dict[int, ResponseSpec]:
+    """Returns the problem documents of these statuses, or what stands for them, for a route's `responses`."""
     codes = codes_by_status()
     return {
         status: ResponseSpec(
-            Problem,
+            record,
             generate_examples=False,
-            media_type=MEDIA_TYPE,
+            media_type=media_type,
             description="Problem with the code " + " or ".join(f"`{code}`" for code in codes[status]),
         )
         for status in statuses

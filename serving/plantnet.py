@@ -19,6 +19,7 @@ from litestar.params import PathParameter
 from litestar.types import ControllerRouterHandler
 from typing_extensions import Doc
 
+from models.ranking import RankedTaxon
 from models.taxonomy import Taxon
 from serving.access.control import Client
 from serving.bodies import FormNames
@@ -26,7 +27,7 @@ from serving.errors import BadParameter, RequestError, Unauthorized
 from serving.identify import AnyRequest, Deps, RouteDependencies, answer_pictures, authorize
 from serving.loaded_bundle import LoadedBundle
 from serving.middleware import NOT_BY_ADDRESS
-from serving.pages import IMAGES, form_body, operation
+from serving.pages import IMAGES, form_body, operation, problem_responses
 from serving.problems import problem_response
 from serving.schemas import MAX_K, Parameters, read_parameters
 from serving.species import ALL_TAXA, LIST_PREFIX
@@ -46,6 +47,7 @@ class PlantnetParameters(msgspec.Struct, frozen=True, rename="kebab"):
     nb_results: Annotated[int, msgspec.Meta(ge=1, le=999_999_999), Doc("Maximum number of species to list")] = 10
     no_reject: Annotated[bool, Doc("List species even if the pictures show no plant")] = False
     lang: Annotated[str, Doc("Language of the common names")] = LANGUAGE
+    reject_uncertain: Annotated[bool, Doc("Give 404 where no name is certain enough")] = False
     include_related_images: Annotated[bool, Doc("Give reference pictures, if the model has some")] = False
 
 
@@ -112,7 +114,7 @@ class PlantnetAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """The answer to POST /v2/identify."""
 
     query: Query
-    predicted_organs: list[Any]
+    predicted_organs: list[dict[str, Any]]
     """Empty: the model tells no organs."""
     language: str
     prefered_referential: str
@@ -121,6 +123,8 @@ class PlantnetAnswer(msgspec.Struct, frozen=True, rename="camel"):
     results: list[Result]
     remaining_identification_requests: int
     version: str
+    warnings: list[str]
+    """What this service adds: a sentence if no name is certain enough, and what else there is to know."""
 
 
 class Project(msgspec.Struct, frozen=True, rename="camel"):
@@ -186,6 +190,9 @@ def failure(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
             required="images",
         ),
     ),
+    responses=problem_responses(
+        400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504, record=Failure, media_type="application/json"
+    ),
 )
 async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Response[PlantnetAnswer]:
     """Identifies the plant on one to five photographs, the fields `images` of a form."""
@@ -204,7 +211,9 @@ async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Res
     )
     no_reject = _is_on(request, "no-reject")
     with_images = _is_on(request, "include-related-images")
-    if answered.plant.verdict.rank == "not_a_plant" and not no_reject:
+    verdict = answered.plant.verdict
+    is_rejected = verdict.rank == "not_a_plant" or (verdict.rank == "uncertain" and _is_on(request, "reject-uncertain"))
+    if is_rejected and not no_reject:
         raise NotFound("Species not found")
     pictures = answered.body.pictures
     record = answered.loaded.bundle.record
@@ -217,14 +226,9 @@ async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Res
         limit = f"at most {len(pictures)}, the number of pictures"
         raise BadParameter("there is an organ without a picture", value=value, limit=limit, remedy=_SEND_PAIRS)
     language = _language(request)
+    loaded = answered.loaded
     results = [
-        Result(
-            score=each.score,
-            species=_species(each.taxon, language),
-            gbif=None if each.taxon.gbif_id is None else Id(str(each.taxon.gbif_id)),
-            powo=Id(each.taxon.powo_id) if each.taxon.powo_id else None,
-            images=_images(request, answered.loaded, each.taxon) if with_images else [],
-        )
+        _result(each, language, _images(request, loaded, each.taxon) if with_images else [])
         for each in answered.plant.taxa
         if each.score > 0
     ]
@@ -243,6 +247,9 @@ async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Res
         results=results,
         remaining_identification_requests=_remaining(request.scope["state"]["quota"]),
         version=f"{record.created[:10]} ({record.version})",
+        warnings=[f"No name is certain enough: {verdict.reason}"]
+        if verdict.rank in {"uncertain", "not_a_plant"}
+        else [],
     )
     return Response(answer)
 
@@ -324,6 +331,17 @@ def _language(request: AnyRequest) -> str:
 
 def _is_on(request: AnyRequest, name: str) -> bool:
     return request.query_params.get(name, "").lower() in {"true", "1"}
+
+
+def _result(found: RankedTaxon, language: str, images: list[RelatedImage]) -> Result:
+    taxon = found.taxon
+    return Result(
+        score=found.score,
+        species=_species(taxon, language),
+        gbif=None if taxon.gbif_id is None else Id(str(taxon.gbif_id)),
+        powo=Id(taxon.powo_id) if taxon.powo_id else None,
+        images=images,
+    )
 
 
 def _species(taxon: Taxon, language: str) -> Species:

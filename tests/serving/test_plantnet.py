@@ -110,6 +110,20 @@ def test_what_is_no_plant_is_not_found_unless_the_client_wants_the_list(client):
     assert len(found["results"]) == len(TAXA)
 
 
+def test_an_answer_without_a_certain_name_has_a_warning_or_is_not_found_as_the_program_wants(client):
+    gray = jpeg((90, 90, 90))
+    (warning,) = ask(client, gray).json()["warnings"]
+    assert warning.startswith("No name is certain enough: ")
+    assert_failure(ask(client, gray, reject_uncertain="true"), 404, "Not Found", "Species not found")
+    assert ask(client, RED_ROSE, reject_uncertain="true").json()["warnings"] == []
+
+
+def test_the_document_has_only_schemas_that_generators_of_clients_read(client):
+    document = client.get("/schema/openapi.json").text
+    assert '"items":{}' not in document  # a list of anything
+    assert '"type":["null","object","array"]' not in document  # the framework's own error, which no route gives
+
+
 def test_a_project_is_a_list_of_taxa(client):
     found = ask(client, SHOE, project="weurope", no_reject="true").json()
     assert {each["species"]["genus"]["scientificName"] for each in found["results"]} == {"Rosa"}
