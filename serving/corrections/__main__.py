@@ -5,14 +5,15 @@ Commands:
   python -m serving.corrections review DIR ID... --reviewer ann           notes that they are right (or --wrong)
   python -m serving.corrections export DIR --reviewer ann --out NEW       pictures and a table for prepare.py table
   python -m serving.corrections report DIR                                where the model and people disagree
+  python -m serving.corrections backup DIR --out NEW                      a copy, while services go on
   python -m serving.corrections delete DIR ID...                          with their pictures
 """
 
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -73,6 +74,13 @@ class Export(_OfStore, frozen=True, kw_only=True):
     """Takes what so many people, told apart by API keys, say alike about one picture; 0 for the reviewer alone."""
 
 
+class Backup(_OfStore, frozen=True, kw_only=True):
+    """Copies corrections and pictures while services go on; the copy is a folder for --corrections."""
+
+    out: Path
+    """New folder."""
+
+
 class Report(_OfStore, frozen=True, kw_only=True):
     """Compares the model with what people are certain of, and no reviewer found wrong."""
 
@@ -87,7 +95,7 @@ class Delete(_OfStore, frozen=True, kw_only=True):
     """Their ids."""
 
 
-Command = List | Review | Export | Report | Delete
+Command = List | Review | Export | Report | Backup | Delete
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -106,6 +114,8 @@ def _run(command: Command, store: "Store") -> str:
     match command:
         case Export():
             return export(command, store)
+        case Backup():
+            return _backup(command, store)
         case Report():
             return report([each for each in store.all() if command.by in {"", each.model}])
         case Review():
@@ -133,39 +143,57 @@ def export(command: Export, store: "Store") -> str:
     Raises:
         InputError: The folder exists, nothing says what is confirmed, or no picture is.
     """
-    if command.out.exists():
-        raise InputError("the folder exists already", value=command.out, remedy="choose a new one with --out")
     if not command.reviewer and command.people < 1:
         raise InputError("nothing says which corrections to trust", remedy="give --reviewer NAME or --people N")
-    chosen = confirmed(list(store.all()), command.reviewer, command.people)
-    draft = command.out.with_name(f".{command.out.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    (draft / "pictures").mkdir(parents=True)
-    rows: dict[str, tuple[str, ...]] = {}
-    names = _names_of(chosen)
-    groups = _groups_of(chosen)
-    for each in chosen:
-        for sha256 in each.pictures:
-            with suppress(FileNotFoundError):  # a service deletes what is too old meanwhile
-                if len(names[sha256]) == 1:
-                    content = store.path(sha256).read_bytes()
-                    name = f"pictures/{sha256}.{sniff_format(content).lower()}"
-                    (draft / name).write_bytes(content)
-                    rows[name] = (name, _FORMULA.sub("'", each.name), groups[sha256], "train", each.model)
-    said = (
-        f"{len(rows):,} pictures of {len(chosen):,} corrections; "
-        f"{sum(len(found) > 1 for found in names.values()):,} with two names were left out"
-    )
-    if not rows:
-        shutil.rmtree(draft)
-        raise InputError(
-            "no confirmed correction has a picture with one name",
-            value=said,
-            remedy="review some, or ask fewer people to agree",
+    with _new_folder(command.out) as draft:
+        chosen = confirmed(list(store.all()), command.reviewer, command.people)
+        (draft / "pictures").mkdir()
+        rows: dict[str, tuple[str, ...]] = {}
+        names = _names_of(chosen)
+        groups = _groups_of(chosen)
+        for each in chosen:
+            for sha256 in each.pictures:
+                with suppress(FileNotFoundError):  # a service deletes what is too old meanwhile
+                    if len(names[sha256]) == 1:
+                        content = store.path(sha256).read_bytes()
+                        name = f"pictures/{sha256}.{sniff_format(content).lower()}"
+                        (draft / name).write_bytes(content)
+                        rows[name] = (name, _FORMULA.sub("'", each.name), groups[sha256], "train", each.model)
+        said = (
+            f"{len(rows):,} pictures of {len(chosen):,} corrections; "
+            f"{sum(len(found) > 1 for found in names.values()):,} with two names were left out"
         )
-    write_csv(draft / TABLE_FILE, ("path", "scientific_name", "group", "split", "model"), rows.values())
-    draft.rename(command.out)
+        if not rows:
+            raise InputError(
+                "no confirmed correction has a picture with one name",
+                value=said,
+                remedy="review some, or ask fewer people to agree",
+            )
+        write_csv(draft / TABLE_FILE, ("path", "scientific_name", "group", "split", "model"), rows.values())
     return f"{said}. Next: python training/prepare.py table {command.out / TABLE_FILE} --out DATA"
+
+
+def _backup(command: Backup, store: "Store") -> str:
+    with _new_folder(command.out) as draft:
+        number = store.backup(draft)
+    return (
+        f"{command.out} has {number:,} pictures and their corrections. To restore, start the service with this folder."
+    )
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """Gives a draft that becomes the new folder at the end of the block, and is removed after an error."""
+    if out.exists():
+        raise InputError("the folder exists already", value=out, remedy="choose a new one with --out")
+    draft = out.with_name(f".{out.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        draft.rename(out)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _names_of(chosen: Iterable[Correction]) -> dict[str, set[str]]:

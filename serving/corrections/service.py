@@ -157,9 +157,11 @@ class CorrectionService:
             except Exception as error:  # the next minute may do better
                 _log.error("corrections_not_measured", error=type(error).__name__)
             else:
+                now = datetime.now(UTC)
                 metrics.corrections.set(kept.num_corrections)
                 metrics.corrections_bytes.set(kept.num_bytes)
-                metrics.corrections_age_s.set(kept.age_s)
+                made = datetime.fromisoformat(kept.oldest) if kept.oldest else now
+                metrics.corrections_age_s.set((now - made).total_seconds())
             await asyncio.sleep(_MEASURE_EVERY_S)
 
     def close(self) -> None:

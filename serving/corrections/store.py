@@ -5,9 +5,11 @@ two leaves a picture without a row, which `purge` deletes. Times are UTC as ISO 
 """
 
 import hashlib
+import shutil
+import sqlite3
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -99,8 +101,8 @@ class Kept(NamedTuple):
     num_corrections: int
     num_bytes: int
     """Of all pictures; those of several corrections count once."""
-    age_s: float
-    """Age of the oldest correction, seconds; 0 if there is none."""
+    oldest: str | None
+    """When the oldest correction was made, UTC, ISO 8601; None if there is none."""
 
 
 class Store:
@@ -242,8 +244,37 @@ class Store:
         with self._engine.connect() as connection:
             number, oldest = connection.execute(select(func.count(), func.min(corrections.c.created))).one()
             num_bytes = connection.execute(select(func.sum(each.subquery().c.size))).scalar() or 0
-        age_s = (datetime.now(UTC) - datetime.fromisoformat(oldest)).total_seconds() if oldest else 0.0
-        return Kept(number, num_bytes, age_s)
+        return Kept(number, num_bytes, oldest)
+
+    @_told()
+    def backup(self, folder: Path) -> int:
+        """Copies what one moment had committed into an empty folder; returns how many pictures there are.
+
+        The service may go on meanwhile. Pictures are on the disk before their rows, so all of the copied rows have
+        theirs, but for those that are deleted during the copy; these are left out.
+
+        Raises:
+            InputError: The database is not SQLite.
+            StoreUnavailable: As `put`.
+        """
+        if self._engine.dialect.name != "sqlite":
+            raise InputError("PostgreSQL is backed up by its own tools", remedy="run pg_dump, then copy the pictures")
+        with self._engine.connect() as connection, closing(sqlite3.connect(folder / DATABASE_FILE)) as copy:
+            connection.connection.driver_connection.backup(copy)  # type: ignore[union-attr]
+            names = {str(name) for (name,) in copy.execute("SELECT DISTINCT sha256 FROM pictures")}
+            gone = {name for name in names if not self._copy(name, folder)}
+            with copy:
+                copy.executemany("DELETE FROM pictures WHERE sha256 = ?", [(name,) for name in gone])
+        return len(names - gone)
+
+    def _copy(self, sha256: str, folder: Path) -> bool:
+        source = self.path(sha256)
+        target = folder / source.relative_to(self._folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            shutil.copy2(source, target)
+            return True
+        return False
 
     def path(self, sha256: str) -> Path:
         """Returns where a picture is."""

@@ -1,7 +1,11 @@
 """The program that lists, reviews, exports and reports corrections."""
 
 import csv
+import hashlib
+import itertools
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -208,6 +212,47 @@ def test_more_corrections_than_a_statement_holds_are_reviewed_and_deleted(folder
         assert store.review(ids, "ann", accepted=True) == len(many)
         assert store.purge(365) == len(many)
         assert list(store.all()) == []
+
+
+def test_a_backup_beside_writers_is_whole_and_can_be_served(folder, tmp_path, capsys):
+    out = tmp_path / "backup"
+    fill(folder, *((correction(number), b"%d" % number) for number in range(20)))
+    has_backup = threading.Event()
+
+    def write_and_delete():
+        with Store(folder) as store:
+            for number in itertools.count(20):
+                store.put(correction(number % 99), [b"%d" % number])
+                store.delete([f"{(number - 20) % 99:032x}"])
+                if has_backup.is_set():
+                    return
+
+    with ThreadPoolExecutor() as pool:
+        writing = pool.submit(write_and_delete)
+        try:
+            assert "To restore, start the service" in run(capsys, "backup", folder, "--out", out)
+        finally:
+            has_backup.set()
+        writing.result()
+    with Store(out) as store:
+        copied = list(store.all())
+        assert 19 <= len(copied) <= 21  # what one moment had
+        hashes = {sha256 for each in copied for sha256 in each.pictures}
+        assert len(hashes) >= 15
+        for sha256 in hashes:
+            assert hashlib.sha256(store.path(sha256).read_bytes()).hexdigest() == sha256
+    assert {path.name for path in out.glob("pictures/*/*")} == hashes
+    assert "exists already" in refused(capsys, "backup", folder, "--out", out)
+
+
+def test_a_backup_has_what_is_in_the_write_ahead_log_and_not_a_picture_that_is_gone(folder, tmp_path, capsys):
+    with Store(folder) as store:  # an open connection keeps the log
+        store.put(correction(0), [b"a", b"b"])
+        store.path(hashlib.sha256(b"a").hexdigest()).unlink()
+        assert (folder / f"{DATABASE_FILE}-wal").stat().st_size
+        run(capsys, "backup", folder, "--out", tmp_path / "backup")
+    with Store(tmp_path / "backup") as store:
+        assert [each.pictures for each in store.all()] == [(hashlib.sha256(b"b").hexdigest(),)]
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
