@@ -16,7 +16,7 @@ LARGE = 20_000_000
 @pytest.fixture(scope="module")
 def address(bundle_folder):
     # With a smaller share the clients of one test would count as there in the next.
-    flags = ("--trusted-proxies", "127.0.0.1", "--max-requests", "4", "--client-share", "1")
+    flags = ("--trusted-proxies", "127.0.0.1", "--max-requests", "2", "--client-share", "1")
     with service(bundle_folder, *flags, "--num-decoders", "1", "--num-runs", "1") as running:
         yield running.address()
 
@@ -59,7 +59,7 @@ def test_client_that_holds_every_request_gives_one_up_for_a_client_that_the_prox
 ):
     wait_until_admitted(address, 0)
     held = []
-    for number in range(4):
+    for number in range(2):  # each waits for metrics, whose text is made once a second
         held.append(send(attacker, body, LARGE))
         wait_until_admitted(address, number + 1)
     assert status(send(attacker, body, LARGE)) == 503

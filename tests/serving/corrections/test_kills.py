@@ -177,8 +177,8 @@ def test_corrections_that_wait_for_a_locked_file_count_as_held(bundle_folder, tm
         request_id = client.post("/identify", files=pictures).json()["request_id"]
 
         def correct(_=None):
-            where = f"{running.url}/identify/{request_id}/correction"
-            return httpx.post(where, params={"other": "a rose"}, files=pictures, timeout=60).status_code
+            where = f"/identify/{request_id}/correction"
+            return client.post(where, params={"other": "a rose"}, files=pictures).status_code
 
         before = peak_bytes(running.process)
         with sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None) as other, ThreadPoolExecutor(34) as pool:

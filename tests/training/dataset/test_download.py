@@ -173,7 +173,7 @@ def test_an_entry_that_names_no_file_is_one_error(published, files):
         run(published)
 
 
-@pytest.mark.parametrize("other", ["{url}/mirror/list.txt", "{url}/list.txt", "kaggle:ann/plants"])
+@pytest.mark.parametrize("other", ["{url}/mirror/list.txt", "kaggle:ann/plants"])
 def test_two_entries_with_one_place_are_refused_before_the_first_byte(published, other):
     other = other.format(url=published.url)
     first = "kaggle:ben/plants" if other.startswith("kaggle") else f"{published.url}/list.txt"
