@@ -1,4 +1,5 @@
 import threading
+from unittest.mock import Mock
 
 import numpy as np
 
@@ -37,6 +38,14 @@ def test_the_network_file_gives_what_it_gives_with_all_threads(bundle):
     (found,) = run_side_by_side(bundle.open_session("fp32", num_threads=1), [pixels])
     served = [bundle.open_session("fp32").run(picture[None]) for picture in pixels]
     assert np.array_equal(found.logits, np.concatenate([each.logits for each in served]))
+
+
+def test_a_network_in_bfloat16_computes_so_and_on_all_cores(monkeypatch):
+    session = Mock()
+    monkeypatch.setattr(pictures, "OpenVinoSession", session)
+    bundle = Mock()
+    assert list(pictures.bundle_network(bundle, "bf16")([])) == []
+    session.assert_called_once_with(bundle.network_path("bf16"), bf16=True, num_threads=1, num_runs=cores())
 
 
 def test_many_pictures_are_counted_on_standard_error_while_they_run(manifest, monkeypatch, capsys):
