@@ -62,12 +62,23 @@ def place_two_coasts(result):
     yield from shares.values()
 
 
+def scale(result):
+    yield [sum(result["seconds"].values())]
+
+
+def streaming(result):
+    yield [500]  # px of its photographs
+    yield quotients(result["streamed_s"], map(sum, zip(result["unpack_s"], result["packed_s"], strict=True)))
+
+
 MADE_OF_FIGURES = {
     "loader": loader,
     "serving": serving,
     "serving_overload": serving_overload,
     "train_speed": lambda result: [quotients(*(rate["per_s"] for rate in result["rates"]))],
-    "scale": lambda result: [[sum(result["seconds"].values())]],
+    "scale": scale,
+    "scale_mini": scale,
+    "streaming": streaming,
     "serving_memory": lambda result: [[50, result["hostile"]["num_bytes"] / 1000]],  # its picture has 50 MP
     "answer": lambda result: [[1792]],  # features of EfficientNet-B4
     "demonstration": lambda result: [[15]],  # bins
