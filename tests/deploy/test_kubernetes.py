@@ -2,6 +2,7 @@
 
 import importlib.util
 import shutil
+import subprocess
 
 import pytest
 import yaml
@@ -13,16 +14,24 @@ from tests.make import ran
 pytestmark = pytest.mark.deploy
 VERSIONS = ("1.27", "1.34")  # the oldest that deploy/service/README.md names, and a recent one
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
+BASE_KINDS = {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "HorizontalPodAutoscaler"}
+ADDED_KINDS = {
+    "bundle-volume": {"PersistentVolumeClaim"},
+    "corrections": {"PersistentVolumeClaim"},
+    "ingress": {"Ingress", "Secret"},
+}
 needs_schemas = pytest.mark.skipif(
     importlib.util.find_spec("kubernetes_validate") is None,
     reason="needs kubernetes-validate: python -m uv pip install kubernetes-validate",
 )
 
 
-def build(overlay, components, scratch):
-    """Returns the documents of an overlay with these components."""
+def build(overlay, components, scratch, keys="app 00\n"):
+    """Returns the documents of an overlay with these components and, if there are some, API keys."""
     tree = scratch / "kubernetes"
-    shutil.copytree(KUBERNETES, tree)
+    shutil.copytree(KUBERNETES, tree, ignore=shutil.ignore_patterns("keys.txt"))
+    if keys:
+        (tree / "components" / "ingress" / "keys.txt").write_text(keys)
     kustomization = tree / "overlays" / overlay / "kustomization.yaml"
     document = yaml.safe_load(kustomization.read_text())
     document["components"] = [f"../../components/{name}" for name in components]
@@ -40,7 +49,8 @@ def test_schemas_of_kubernetes_accept_the_overlay(overlay, components, tmp_path)
     import kubernetes_validate
 
     documents = build(overlay, components, tmp_path)
-    assert len({document["kind"] for document in documents}) == 5
+    added = [ADDED_KINDS.get(name, set()) for name in components]
+    assert {document["kind"] for document in documents} == BASE_KINDS.union(*added)
     for document in documents:
         for version in VERSIONS:
             kubernetes_validate.validate(document, version, strict=True)
@@ -65,6 +75,27 @@ def test_corrections_go_with_a_bundle_of_ones_own_and_let_the_service_out(tmp_pa
     assert [volume["name"] for volume in pod["volumes"]] == ["corrections", "registry"]
     network = documents["NetworkPolicy"]["spec"]
     assert (len(network["ingress"]), len(network["egress"])) == (2, 2)
+
+
+@needs("kubectl")
+def test_clients_from_outside_come_over_tls_with_a_key_or_not_at_all(tmp_path):
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        build("cpu", ["ingress"], tmp_path / "without", keys="")
+    assert "keys.txt" in refused.value.stderr
+    documents = {document["kind"]: document for document in build("cpu", ["ingress"], tmp_path / "with")}
+    (container,) = documents["Deployment"]["spec"]["template"]["spec"]["containers"]
+    (volume,) = documents["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    (mount,) = container["volumeMounts"]
+    path = next(each["value"] for each in container["env"] if each["name"] == "BOTANIFY_API_KEYS_FILE")
+    secret = documents["Secret"]
+    assert [f"{mount['mountPath']}/{name}" for name in secret["data"]] == [path]
+    assert volume["secret"]["secretName"] == secret["metadata"]["name"] != "botanify-keys"  # another after each change
+    ingress = documents["Ingress"]["spec"]
+    assert [tls["hosts"] for tls in ingress["tls"]] == [[rule["host"]] for rule in ingress["rules"]]
+    (route,) = ingress["rules"][0]["http"]["paths"]
+    service = documents["Service"]
+    assert route["backend"]["service"]["name"] == service["metadata"]["name"]
+    assert route["backend"]["service"]["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
 
 
 @needs("kubectl")

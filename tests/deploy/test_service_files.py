@@ -230,6 +230,25 @@ def test_corrections_of_all_pods_are_on_one_volume_and_in_a_database_whose_addre
     assert allowed == [5432, 53]
 
 
+@pytest.mark.parametrize("component", ["bundle-volume", "corrections"])
+def test_a_volume_has_a_claim_that_many_machines_may_mount(component):
+    folder = KUBERNETES / "components" / component
+    claim = read_yaml(folder / "claim.yaml")
+    (volume,) = read_yaml(folder / "deployment.yaml")["spec"]["template"]["spec"]["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert num_bytes(claim["spec"]["resources"]["requests"]["storage"]) >= DEFAULTS.corrections_bytes
+
+
+def test_limits_of_the_ingress_are_those_of_nginx():
+    notes = read_yaml(KUBERNETES / "components/ingress/ingress.yaml")["metadata"]["annotations"]
+    limits = {name.partition("/")[2]: value for name, value in notes.items()}
+    text = NGINX.read_text()
+    assert f"client_max_body_size {limits['proxy-body-size']};" in text
+    assert int(limits["proxy-read-timeout"]) == seconds("proxy_read_timeout")
+    assert f"hash {limits['upstream-hash-by']} consistent;" in text  # so that corrections arrive
+
+
 def overlay(name, file):
     return read_yaml(KUBERNETES / "overlays" / name / file)
 
