@@ -70,6 +70,13 @@ def test_calibration_is_cut_from_training_pictures_where_validation_is_published
     assert Counter(splits.values()) == {"train": 108, "calibration": 12, "test": 1, "validation": 1}
 
 
+def test_training_pictures_of_another_source_such_as_corrections_leave_the_test_as_it_was():
+    own = generated()
+    more = [Drawn(f"new {number}", "s/0", f"new {number}", "train", "corrections") for number in range(50)]
+    before, after = draw_splits(own), draw_splits([*own, *more])
+    assert [name for name in after if after[name] == "test"] == [name for name in before if before[name] == "test"]
+
+
 def test_each_source_gets_the_splits_that_it_does_not_publish():
     official = [*generated(published="train", source="a"), Drawn("t", "a/0", "t", "test", "a")]
     splits = draw_splits([*official, *generated(source="b")])
