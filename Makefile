@@ -110,11 +110,12 @@ run_tests = $(python) -m pytest -m '$(tests)' -n 2 --dist loadfile --no-loadscop
 constraints = $(if $(TORCH),.venv/constraints.txt,requirements.lock)
 # The lock has the hashes of the builds for CUDA; another build has the same version and other hashes.
 without_hashes_of_torch = sed -E '/^torch(vision)?==/,/[^\\]$$/{/--hash/d;s/ *\\$$//;}' requirements.lock
+without_torch_index = { echo "TORCH=$(TORCH) needs the package index of PyTorch itself. Where that is closed: run the same without TORCH" >&2; exit 1; }
 define install
 	@rm -f .venv/.ready-serve-* .venv/.ready-train-* .venv/.ready-docs-*
 	$(if $(TORCH),@$(without_hashes_of_torch) > $(constraints))
 	$(uv) pip install --python $(python) --constraints $(constraints) --build-constraints requirements.lock \
-	    $(if $(TORCH),--torch-backend $(TORCH)) --verify-hashes --compile-bytecode --editable '.[$(1)]'
+	    $(if $(TORCH),--torch-backend $(TORCH)) --verify-hashes --compile-bytecode --editable '.[$(1)]'$(if $(TORCH), || $(without_torch_index))
 endef
 
 .venv/.ready-serve-$(key): .venv/.ready-uv-$(key)
@@ -125,9 +126,8 @@ endef
 	$(call install,serve$(comma)folders$(comma)client$(comma)corrections$(comma)train$(comma)dev)
 	@touch .venv/.ready-serve-$(key) $@
 
-# The pages list what the programs of training and serving say of themselves, so all of them must be installed.
 .venv/.ready-docs-$(key): .venv/.ready-uv-$(key)
-	$(call install,serve$(comma)folders$(comma)client$(comma)corrections$(comma)train$(comma)dev$(comma)docs)
-	@touch .venv/.ready-serve-$(key) .venv/.ready-train-$(key) $@
+	$(call install,serve$(comma)folders$(comma)client$(comma)corrections$(comma)docs)
+	@touch .venv/.ready-serve-$(key) $@
 
 comma := ,

@@ -1,4 +1,5 @@
-"""Sphinx's configuration. docs/generate.py writes the pages in docs/generated from the code before each build."""
+"""Sphinx's configuration. docs/generate.py writes the pages in docs/generated from the code before each build;
+the page of the programs stays as it is committed where PyTorch is not installed."""
 
 import sys
 import tomllib
@@ -34,4 +35,4 @@ html_theme_options = {"top_of_page_buttons": []}
 
 def setup(app: Sphinx) -> None:
     """Writes the generated pages before Sphinx looks for sources."""
-    app.connect("config-inited", lambda _app, _config: write_pages(ROOT / "docs" / "generated"))
+    app.connect("config-inited", lambda _app, _config: write_pages(ROOT / "docs" / "generated", keep=True))

@@ -46,13 +46,24 @@ _WIDTH: Final = "110"
 _SUBCOMMANDS: Final = re.compile(r"\{([a-z][\w,-]+)\}\s*$", re.MULTILINE)
 
 
-def write_pages(folder: Path) -> list[Path]:
-    """Writes every generated page and returns their paths."""
+def write_pages(folder: Path, *, keep: bool = False) -> list[Path]:
+    """Writes every generated page and returns their paths.
+
+    Args:
+        folder: Where they go.
+        keep: Leaves a page as it is whose programs need a package that is not installed, such as PyTorch.
+    """
     folder.mkdir(exist_ok=True)
     written = []
     for name, page in GENERATED.items():
         path = folder / f"{name}.md"
-        path.write_text(page(), encoding="utf-8")
+        try:
+            text = page()
+        except ModuleNotFoundError:
+            if keep and path.exists():
+                continue
+            raise
+        path.write_text(text, encoding="utf-8")
         written.append(path)
     return written
 

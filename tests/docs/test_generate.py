@@ -15,6 +15,7 @@ from docs.generate import (
     openapi_document,
     recipe_page,
     settings_page,
+    write_pages,
 )
 from serving.settings import Settings
 from training.dataset.collection import collection_files
@@ -25,6 +26,17 @@ from training.recipe import AugmentRecipe, Recipe, recipe_files
 def test_committed_page_is_what_the_code_says(name):
     committed = (PAGES / f"{name}.md").read_text(encoding="utf-8")
     assert committed == GENERATED[name](), "run: make tables"
+
+
+def test_a_page_that_needs_pytorch_stays_where_it_is_not_installed_and_nothing_else_does(tmp_path, monkeypatch):
+    pages = {"commands": lambda: help_text("python training/train.py", "torch_is_missing"), "metrics": lambda: "new"}
+    monkeypatch.setattr("docs.generate.GENERATED", pages)
+    for name in pages:
+        (tmp_path / f"{name}.md").write_text("committed")
+    write_pages(tmp_path, keep=True)
+    assert [(tmp_path / f"{name}.md").read_text() for name in pages] == ["committed", "new"]
+    with pytest.raises(ModuleNotFoundError):
+        write_pages(tmp_path)  # make tables
 
 
 def test_every_setting_has_flag_variable_and_meaning():
