@@ -1,5 +1,7 @@
-"""Sphinx's configuration. docs/generate.py writes the pages in docs/generated from the code before each build;
-the page of the programs stays as it is committed where PyTorch is not installed."""
+"""Sphinx's configuration. docs/generate.py writes the pages in docs/generated from the code before each build.
+
+The page of the programs stays as it is committed where PyTorch is not installed.
+"""
 
 import sys
 import tomllib
