@@ -1,5 +1,6 @@
 """The shutdown, with clients that are slow: through a real socket, without signals."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import structlog
+import uvicorn
 
 from serving.admission import Readiness
 from serving.metrics import Metrics
@@ -18,6 +20,31 @@ from tests.serving.raw_http import POST, SOON_S, App, config, receive_all, recei
 from tests.waiting import wait_until
 
 UPLOAD = POST + b"Content-Length: 1000000\r\n\r\n"
+
+
+def test_the_service_says_that_it_listens_once_requests_are_answered():
+    steps = []
+
+    async def app(scope, receive, send):
+        assert scope["type"] == "lifespan"
+        await receive()
+        steps.append("the application has started")
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def act(app):
+        readiness = Readiness(is_warm=lambda: True, is_healthy=lambda: True)
+        settings = uvicorn.Config(app, lifespan="on", log_config=None)
+        server = DrainingServer(settings, readiness, 0, 9, lambda: steps.append("listening"))
+        settings.load()
+        server.lifespan = settings.lifespan_class(settings)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            await server.startup([listening])
+            await server.shutdown([listening])
+
+    asyncio.run(act(app))
+    assert steps == ["the application has started", "listening"]
 
 
 class Running:
