@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 import tyro
 
+from models.atomic_file import locked, sync
 from models.errors import InputError
 from models.metrics import NUM_BINS, calibration_error, reliability_bins, share
 from models.preprocess import sniff_format
@@ -183,17 +184,23 @@ def _backup(command: Backup, store: "Store") -> str:
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """Gives a draft that becomes the new folder at the end of the block, and is removed after an error."""
-    if out.exists():
-        raise InputError("the folder exists already", value=out, remedy="choose a new one with --out")
-    draft = out.with_name(f".{out.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    try:
-        yield draft
-        draft.rename(out)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    """Gives a draft that becomes the new folder at the end of the block, on the disk, and is removed after an error."""
+    beside = out.with_name(f".{out.name}.draft")
+    remedy = "wait for it, or choose a new folder with --out"
+    with locked(beside, "another process is writing this folder", remedy=remedy):
+        draft = beside / out.name
+        try:
+            if out.exists():
+                raise InputError("the folder exists already", value=out, remedy="choose a new one with --out")
+            shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
+            draft.mkdir()
+            yield draft
+            for path in (*draft.rglob("*"), draft):
+                sync(path)
+            draft.rename(out)
+            sync(out.parent)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
 
 
 def _names_of(chosen: Iterable[Correction]) -> dict[str, set[str]]:

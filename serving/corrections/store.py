@@ -246,7 +246,6 @@ class Store:
             num_bytes = connection.execute(select(func.sum(each.subquery().c.size))).scalar() or 0
         return Kept(number, num_bytes, oldest)
 
-    @_told()
     def backup(self, folder: Path) -> int:
         """Copies what one moment had committed into an empty folder; returns how many pictures there are.
 
@@ -254,17 +253,20 @@ class Store:
         theirs, but for those that are deleted during the copy; these are left out.
 
         Raises:
-            InputError: The database is not SQLite.
-            StoreUnavailable: As `put`.
+            InputError: The database is not SQLite, or the copy cannot be made.
         """
         if self._engine.dialect.name != "sqlite":
             raise InputError("PostgreSQL is backed up by its own tools", remedy="run pg_dump, then copy the pictures")
-        with self._engine.connect() as connection, closing(sqlite3.connect(folder / DATABASE_FILE)) as copy:
-            connection.connection.driver_connection.backup(copy)  # type: ignore[union-attr]
-            names = {str(name) for (name,) in copy.execute("SELECT DISTINCT sha256 FROM pictures")}
-            gone = {name for name in names if not self._copy(name, folder)}
-            with copy:
-                copy.executemany("DELETE FROM pictures WHERE sha256 = ?", [(name,) for name in gone])
+        try:
+            with self._engine.connect() as connection, closing(sqlite3.connect(folder / DATABASE_FILE)) as copy:
+                connection.connection.driver_connection.backup(copy)  # type: ignore[union-attr]
+                names = {str(name) for (name,) in copy.execute("SELECT DISTINCT sha256 FROM pictures")}
+                gone = {name for name in names if not self._copy(name, folder)}
+                with copy:
+                    copy.executemany("DELETE FROM pictures WHERE sha256 = ?", [(name,) for name in gone])
+        except (OSError, SQLAlchemyError, sqlite3.Error) as error:
+            remedy = "make room, or choose a folder on another disk"
+            raise InputError("the backup cannot be made", value=one_line(error), remedy=remedy) from error
         return len(names - gone)
 
     def _copy(self, sha256: str, folder: Path) -> bool:

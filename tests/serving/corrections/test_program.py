@@ -3,16 +3,22 @@
 import csv
 import hashlib
 import itertools
+import os
+import resource
+import shutil
+import signal
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from models.atomic_file import locked
 from serving.corrections.__main__ import TABLE_FILE, main
 from serving.corrections.record import Correction
 from serving.corrections.store import DATABASE_FILE, Store
 from tests.serving.tiny import BLUE, GREEN, draw, encode, jpeg
+from tests.waiting import wait_until
 from training.dataset.sources.table import read_table
 from training.prepare import Table, prepare
 
@@ -214,35 +220,79 @@ def test_more_corrections_than_a_statement_holds_are_reviewed_and_deleted(folder
         assert list(store.all()) == []
 
 
-def test_a_backup_beside_writers_is_whole_and_can_be_served(folder, tmp_path, capsys):
-    out = tmp_path / "backup"
-    fill(folder, *((correction(number), b"%d" % number) for number in range(20)))
-    has_backup = threading.Event()
+@pytest.mark.parametrize("num_backups", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_backups_beside_a_writer_are_whole_and_have_what_was_accepted_before(folder, tmp_path, capsys, num_backups):
+    accepted, deleting = set(), set()  # a number is in `deleting` before it is deleted
+    has_backups = threading.Event()
 
     def write_and_delete():
         with Store(folder) as store:
-            for number in itertools.count(20):
-                store.put(correction(number % 99), [b"%d" % number])
-                store.delete([f"{(number - 20) % 99:032x}"])
-                if has_backup.is_set():
+            for number in itertools.count():
+                store.put(correction(number), [b"%d" % number, ROSE])
+                accepted.add(number)
+                if number >= 30:
+                    deleting.add(number - 30)
+                    store.delete([f"{number - 30:032x}"])
+                if has_backups.is_set():
                     return
 
     with ThreadPoolExecutor() as pool:
         writing = pool.submit(write_and_delete)
         try:
-            assert "To restore, start the service" in run(capsys, "backup", folder, "--out", out)
+            for backup in range(num_backups):
+                wait_until(lambda number=40 + 10 * backup: writing.done() or len(accepted) >= number)
+                out, before = tmp_path / str(backup), set(accepted)
+                assert "To restore, start the service" in run(capsys, "backup", folder, "--out", out)
+                with Store(out) as store:
+                    copied = {int(each.correction_id, 16): each.pictures for each in store.all()}
+                hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.glob("pictures/*/*")}
+                assert all(name == sha256 for name, sha256 in hashes.items())
+                assert {*hashes} == set().union(*copied.values())
+                assert before - deleting <= {number for number, found in copied.items() if len(found) == 2}
         finally:
-            has_backup.set()
+            has_backups.set()
         writing.result()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("ends", ["killed", "full"])
+def test_a_backup_that_does_not_end_leaves_no_copy_and_the_next_one_is_whole(folder, tmp_path, capfd, ends):
+    fill(folder, *((correction(number), ROSE, b"%d" % number) for number in range(3)))
+    out = tmp_path / "backups" / "monday"
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        if ends == "full":
+            # Less than the database; Python ignores the signal: as a full disk.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (33_000, 33_000))
+        else:
+            shutil.copy2 = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        code = None
+        try:
+            main(["backup", str(folder), "--out", str(out)])
+        except SystemExit as error:
+            code = error.code
+        finally:
+            os._exit(code or 99)
+    status = os.waitpid(child, 0)[1]
+    assert not out.exists()
+    if ends == "full":
+        assert os.waitstatus_to_exitcode(status) == 1
+        assert "the backup cannot be made" in capfd.readouterr().err
+        assert not list(out.parent.iterdir())
+    else:
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+    run(capfd, "backup", folder, "--out", out)
+    assert [path.name for path in out.parent.iterdir()] == ["monday"]
     with Store(out) as store:
-        copied = list(store.all())
-        assert 19 <= len(copied) <= 21  # what one moment had
-        hashes = {sha256 for each in copied for sha256 in each.pictures}
-        assert len(hashes) >= 15
-        for sha256 in hashes:
-            assert hashlib.sha256(store.path(sha256).read_bytes()).hexdigest() == sha256
-    assert {path.name for path in out.glob("pictures/*/*")} == hashes
-    assert "exists already" in refused(capsys, "backup", folder, "--out", out)
+        assert [len(each.pictures) for each in store.all()] == [2, 2, 2]
+    assert "exists already" in refused(capfd, "backup", folder, "--out", out)
+
+
+def test_two_backups_into_one_folder_do_not_mix(folder, tmp_path, capsys):
+    fill(folder, (correction(0), ROSE))
+    with locked(tmp_path / ".monday.draft", "", remedy=""):
+        assert "another process is writing" in refused(capsys, "backup", folder, "--out", tmp_path / "monday")
+    assert not (tmp_path / "monday").exists()
 
 
 def test_a_backup_has_what_is_in_the_write_ahead_log_and_not_a_picture_that_is_gone(folder, tmp_path, capsys):
