@@ -274,7 +274,7 @@ class Store:
         target = folder / source.relative_to(self._folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            shutil.copy2(source, target)
+            shutil.copyfile(source, target)  # copy2 could fail after it: the file would stay, and its row go
             return True
         return False
 

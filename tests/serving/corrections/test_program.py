@@ -265,7 +265,7 @@ def test_a_backup_that_does_not_end_leaves_no_copy_and_the_next_one_is_whole(fol
             # Less than the database; Python ignores the signal: as a full disk.
             resource.setrlimit(resource.RLIMIT_FSIZE, (33_000, 33_000))
         else:
-            shutil.copy2 = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            shutil.copyfile = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         code = None
         try:
             main(["backup", str(folder), "--out", str(out)])
