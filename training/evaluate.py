@@ -283,10 +283,12 @@ def _print(results: list[tuple[Evaluation, Predictions]]) -> None:
     console = Console()
     for evaluation, _ in results:
         other = f" ({OTHER_DATA})" if evaluation.other_data else ""
-        by_source = (
-            evaluation.by_source if len(evaluation.by_source) > 1 else {}
-        )  # of one, all figures stand there twice
-        table = Table("", "all", *by_source, title=f"{evaluation.network}, {evaluation.split} split{other}")
+        # A single source has the figures of all.
+        by_source = evaluation.by_source if len(evaluation.by_source) > 1 else {}
+        print(
+            f"{evaluation.network}, {evaluation.split} split{other}:"
+        )  # as a title it would wrap at the table's width
+        table = Table("", "all", *by_source)
         for name in SplitMetrics.__struct_fields__:
             told = f"{name} (before calibration)" if (evaluation.network, name) == ("checkpoint", "ece") else name
             figures = (getattr(each, name) for each in (evaluation.all, *by_source.values()))

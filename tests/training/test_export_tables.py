@@ -25,7 +25,7 @@ def test_the_card_says_what_calibrated_the_network_and_draws_its_reliability(bun
     assert "These are few" in card
     assert "Reliability, all test pictures" in card
     assert "species: named from a score of 0.900, without a promise" in card
-    assert "The threshold of species is 0.9 and not fitted, since fewer than 20 calibration plants" in card
+    assert "The threshold of species is 0.9 and not fitted, since the calibration plants" in card
     assert "Area under the risk-coverage curve" in card
     command = "python training/export.py --checkpoint last.pt --data data --out tiny --name data --model-version 1.0.0"
     assert f"{command} --note Drawn.\n" in card
