@@ -203,7 +203,7 @@ class Promises(msgspec.Struct, frozen=True):
     family: Promise | None = None
 
 
-NAMES_ARE_GUESSES: Final = "Names are guesses: too few photographs were left to prove how often they are right."
+NAMES_ARE_GUESSES: Final = "Names are guesses: no calibration plants prove how often they are right."
 """What a bundle without any promise says of itself."""
 
 

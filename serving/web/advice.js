@@ -1,7 +1,7 @@
 // Says which photograph would help next: short fixed rules on the answer. No function needs a document.
 
 import { joined } from "./formats.js";
-import { isUnproved, stateOf } from "./sentences.js";
+import { isFromFew, stateOf } from "./sentences.js";
 import { say } from "./text.js";
 
 const SMALL_PX = 300; // networks look at 128 to 480 px; a picture much smaller than that has lost its detail
@@ -31,7 +31,7 @@ function notAPlantAdvice({ images }) {
 
 function plantAdvice({ images, families, predictions, verdict }, state, model) {
   // Better photographs change little where the model itself was made from too few.
-  const isSure = (state === "species" && verdict.promise) || isUnproved(model);
+  const isSure = (state === "species" && verdict.promise) || isFromFew(model);
   return [
     unusedPictures(images),
     verdict.name === null && looksLikeTwo(predictions) && say("advice.two_plants"),

@@ -7,6 +7,7 @@ const MAX_NAMED = 3; // plants in one sentence
 const SURE_ALONE = 0.5; // a photograph says something by itself from here
 const MAX_LANGUAGES = 5; // more are counted
 const SAME_ALONE = 0.1; // two photographs that agree less than this show different plants
+const PROVING_PLANTS = 300; // calibration plants without which export.py proves nothing
 const ROUND_NUMBERS = [10, 20, 50, 100]; // of answers, in which people count right ones
 
 /** Returns what the answer says: the rank of the verdict, "unknown_plant", or "contradictory" for different plants. */
@@ -65,8 +66,8 @@ export const namedSpecies = ({ verdict, predictions }) => predictions.find((taxo
 /** Whether the verdict has a name of which nothing proves how often it is right. */
 export const isGuess = ({ verdict }) => verdict.name !== null && !verdict.promise;
 
-/** Returns whether nothing is proved of any name that a model gives, since it was made from few photographs. */
-export const isUnproved = (model) => Boolean(model?.promises) && !Object.values(model.promises).some(Boolean);
+/** Returns whether a model was made from too few photographs to prove any name. */
+export const isFromFew = (model) => model?.calibration?.num_plants < PROVING_PLANTS && !Object.values(model.promises).some(Boolean);
 
 /** Returns which harmful plants it may be, to be said above every name; one sentence for each. */
 export function harmSentences({ harmful = [] }) {
@@ -77,7 +78,7 @@ export function harmSentences({ harmful = [] }) {
 export function verdictSentence(answer, model) {
   const state = stateOf(answer);
   if (state === "species") return alternativesSentence(answer);
-  if (state === "uncertain" && isUnproved(model)) return say("card.meaning.few");
+  if (state === "uncertain" && isFromFew(model)) return say("card.meaning.few");
   if (state === "unknown_plant" && model) return say("card.meaning.unknown_plant", { n: model.num_taxa });
   return say(state === "unknown_plant" ? "card.meaning.unlike" : `card.meaning.${state}`);
 }

@@ -93,8 +93,8 @@ class FittedThresholds(msgspec.Struct, frozen=True):
         found = []
         if self.promises == Promises():
             found.append(
-                f"{NAMES_ARE_GUESSES} A promise needs {MIN_NAMED} calibration plants that get a name; there are "
-                f"{self.num_plants:,} that could. More pictures, prepared with --calibration-share, make one possible."
+                f"{NAMES_ARE_GUESSES} A promise needs {MIN_NAMED} of them that get a name: prepare more "
+                "pictures, with --calibration-share."
             )
         named = sum(fitted.num_named for fitted in (self.species, self.genus, self.family, self.mistaken) if fitted)
         if named < FEWEST_NAMED * self.num_plants:

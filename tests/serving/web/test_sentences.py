@@ -172,10 +172,17 @@ def test_one_picture_that_may_show_two_plants_is_asked_for_again(page):
 
 def test_photographs_are_not_blamed_for_a_model_made_from_few(page, say):
     unsure = answer("uncertain", None, 0.5)
-    few, proved = ({"promises": {"species": promise, "genus": None, "family": None}} for promise in (None, {}))
-    assert len(page("advice.js", "adviceFor", unsure, proved)) > len(page("advice.js", "adviceFor", unsure, few)) == 0
+    none = {"species": None, "genus": None, "family": None}
+    few = {"promises": none, "calibration": {"num_plants": 24}}
+    assert page("advice.js", "adviceFor", unsure, few) == []
     assert "made from few photographs" in say("verdictSentence", unsure, few)
-    assert "made from few photographs" not in say("verdictSentence", unsure, proved)
+    for other in (
+        few | {"promises": none | {"species": {}}},
+        few | {"calibration": {"num_plants": 5000}},
+        few | {"calibration": None},
+    ):
+        assert len(page("advice.js", "adviceFor", unsure, other)) > 0
+        assert "made from few photographs" not in say("verdictSentence", unsure, other)
 
 
 def test_a_thing_is_called_no_plant(page):

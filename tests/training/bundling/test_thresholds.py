@@ -120,7 +120,7 @@ def test_fewer_than_20_plants_give_a_threshold_of_0_9_and_a_warning():
     assert (found.species.num_named, found.genus.num_named) == (19, 0)
     guesses, *unfitted = found.warnings
     assert guesses.startswith("Names are guesses: ")
-    assert "needs 300 calibration plants that get a name; there are 69 that could." in guesses
+    assert "A promise needs 300 of them that get a name" in guesses
     assert [warning.split(" is 0.9")[0] for warning in unfitted] == [
         "The threshold of species",
         "The threshold of genus",
