@@ -33,7 +33,7 @@ def clean_context(*preloaded: str) -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(preloaded))
+    context.set_forkserver_preload([*preloaded, "training.frozen"])
     _start_server()
     return context
 
