@@ -285,7 +285,6 @@ def test_a_wrong_folder_is_one_line(sweep, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_real_sweep_on_the_cpu(sweep, data, tmp_path):
     result = benchmark(Benchmark(sweep=sweep, data=data, out=tmp_path / "out", seeds=(0,), only=("first", "larger")))
     assert [run.error for run in result.runs] == ["", ""]

@@ -65,7 +65,6 @@ def test_a_run_compares_the_loops_in_turns_and_writes_the_result(tmp_path, capsy
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # two compilations
 def test_the_compiled_loops_run(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # another's interrupted compilation is not ours
     measure(tiny(arms=("ours-compiled", "timm-compiled"), rounds=1))

@@ -168,7 +168,6 @@ def test_no_request_fails_while_the_bundle_changes_and_each_replica_restarts(ver
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_client_stays_with_a_replica_and_corrects_what_another_one_answered(tmp_path):
     bundle = seal_tiny_bundle(tmp_path / "bundle", tmp_path).folder
     replicas = Replicas(bundle, "--corrections", tmp_path / "corrections")

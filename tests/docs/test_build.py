@@ -16,7 +16,6 @@ LOADED_BY_STYLES = re.compile(r"""(?:@import|url\()\s*["']?(?:https?:)?//""")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_pages_build_without_a_warning_and_load_nothing_from_elsewhere(tmp_path):
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--builder", "html"]
     done = ran(*command, DOCS, tmp_path)

@@ -86,7 +86,6 @@ def test_five_lines_of_python_print_the_names_inside_the_network_file(bundle):
 
 @on_photos
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 class TestPhotographs:
     def test_http_and_in_process_agree_and_name_the_published_flowers_as_often_as_stated(
         self, bundle, flowers, service

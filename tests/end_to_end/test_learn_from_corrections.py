@@ -62,7 +62,6 @@ def follow_the_page(folder, training, chosen):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_commands_of_the_page_lead_to_a_service_that_has_learned(tmp_path):
     write_class_folders(Drawn(out=tmp_path / "my_plants", species=3, pictures=14, size_px=48))
     chosen = []

@@ -44,7 +44,6 @@ def graphs_of(recipe_path, sides, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_is_one_graph_for_each_size(name, monkeypatch):
     torch.compiler.reset()

@@ -6,14 +6,15 @@ import statistics
 import subprocess
 import time
 from contextlib import suppress
+from functools import partial
 
 import psutil
 import pytest
 
 from serving.folder import Outcome, run
 from serving.identify_folder import main
-from tests.serving.folder.photograph_folder import draw_photographs, identify, parts, program, rows_of
-from tests.serving.program import ENVIRONMENT, ROOT
+from tests.serving.folder import photograph_folder
+from tests.serving.folder.photograph_folder import draw_photographs, identify, parts, rows_of
 from tests.serving.tiny import BLUE, GREEN, RED
 from tests.waiting import wait_until
 
@@ -31,9 +32,15 @@ def draw_many(folder, number):
     return draw_photographs(folder, {f"{index:04d}.jpg": (RED, GREEN, BLUE)[index % 3] for index in range(number)})
 
 
-def start(photographs, out, bundle, part_rows=run.PART_ROWS):
-    command = [*program(part_rows), photographs, "--out", out, "--bundle", bundle]
-    return subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def start(out, bundle_folder):
+    """Starts the program in a process of its own, over photographs, with so many rows in a part."""
+    return partial(photograph_folder.start, out=out, bundle=bundle_folder, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process):
@@ -45,23 +52,22 @@ def wait_for_parts(out, number, process):
     wait_until(lambda: len(parts(out)) >= number, process)  # which may be quicker
 
 
-def test_program_answers_and_says_what_it_did(photographs, tmp_path, bundle_folder):
-    code, said = finish(start(photographs, tmp_path / "out", bundle_folder))
+def test_program_answers_and_says_what_it_did(start, photographs, out):
+    code, said = finish(start(photographs))
     assert code == Outcome.COMPLETE, said
-    assert said.splitlines()[-1] == f"60 rows, 0 failed: {tmp_path / 'out'}/results.csv"
-    assert len(rows_of(tmp_path / "out")) == NUM_PHOTOGRAPHS
+    assert said.splitlines()[-1] == f"60 rows, 0 failed: {out}/results.csv"
+    assert len(rows_of(out)) == NUM_PHOTOGRAPHS
 
 
-def test_wrong_input_is_one_line(tmp_path, bundle_folder):
-    code, said = finish(start(tmp_path / "gone", tmp_path / "out", bundle_folder))
+def test_wrong_input_is_one_line(start, tmp_path):
+    code, said = finish(start(tmp_path / "gone"))
     assert code == 1
     assert len(said.splitlines()) == 1
     assert "does not exist" in said
 
 
-def test_a_signal_ends_the_run_and_the_same_command_continues(photographs, tmp_path, bundle_folder):
-    out = tmp_path / "out"
-    process = start(photographs, out, bundle_folder, 4)
+def test_a_signal_ends_the_run_and_the_same_command_continues(start, photographs, out):
+    process = start(photographs, part_rows=4)
     wait_for_parts(out, 1, process)
     process.send_signal(signal.SIGTERM)
     code, said = finish(process)
@@ -69,7 +75,7 @@ def test_a_signal_ends_the_run_and_the_same_command_continues(photographs, tmp_p
         (Outcome.INTERRUPTED, "interrupted; the same command continues"),
         (Outcome.COMPLETE, f"60 rows, 0 failed: {out}/results.csv"),
     )
-    assert finish(start(photographs, out, bundle_folder, 4))[0] == Outcome.COMPLETE
+    assert finish(start(photographs, part_rows=4))[0] == Outcome.COMPLETE
     assert len(rows_of(out)) == NUM_PHOTOGRAPHS
 
 
@@ -85,8 +91,8 @@ def handlers():
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("stage", ["group_photographs", "keyed", "open_worker", "write_table", "write_record"])
-def test_a_signal_at_any_stage_is_one_sentence(tmp_path, bundle_folder, monkeypatch, capsys, stage, number):
-    photographs, out = draw_many(tmp_path / "photographs", 3), tmp_path / "out"
+def test_a_signal_at_any_stage_is_one_sentence(tmp_path, out, bundle_folder, monkeypatch, capsys, stage, number):
+    photographs = draw_many(tmp_path / "photographs", 3)
     original = getattr(run, stage)
 
     def interrupted(*arguments, **named):
@@ -105,11 +111,11 @@ def test_a_signal_at_any_stage_is_one_sentence(tmp_path, bundle_folder, monkeypa
 
 
 @pytest.mark.parametrize("num_kills", [2, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
-def test_kills_lose_no_row_and_write_none_twice(tmp_path, bundle_folder, num_kills):
+def test_kills_lose_no_row_and_write_none_twice(start, tmp_path, out, num_kills):
     num_photographs, chance, written = 20 * num_kills, random.Random(0), {}
-    out, photographs = tmp_path / "out", draw_many(tmp_path / "photographs", num_photographs)
+    photographs = draw_many(tmp_path / "photographs", num_photographs)
     for _ in range(num_kills):
-        process = start(photographs, out, bundle_folder, 1)
+        process = start(photographs, part_rows=1)
         if chance.random() < 0.5:
             time.sleep(chance.uniform(0, 3))  # at any moment of the start
         else:
@@ -118,7 +124,7 @@ def test_kills_lose_no_row_and_write_none_twice(tmp_path, bundle_folder, num_kil
         process.communicate()
         before, written = written, parts(out)
         assert written.items() >= before.items(), "a part was written twice"
-    assert finish(start(photographs, out, bundle_folder, 1))[0] == Outcome.COMPLETE
+    assert finish(start(photographs, part_rows=1))[0] == Outcome.COMPLETE
     assert len(rows_of(out)) == num_photographs
     assert not list(out.rglob("*.part"))
 
@@ -132,14 +138,14 @@ def resident_bytes(process):
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("num_photographs", [5_000, 100_000])
-def test_memory_does_not_grow(tmp_path, bundle_folder, num_photographs):
+def test_memory_does_not_grow(start, tmp_path, out, num_photographs):
     drawn = draw_many(tmp_path / "drawn", 30)
-    photographs, out, samples = tmp_path / "photographs", tmp_path / "out", []
+    photographs, samples = tmp_path / "photographs", []
     for number in range(num_photographs):
         link = photographs / f"{number // 1000:03d}" / f"{number:06d}.jpg"
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(drawn / f"{number % 30:04d}.jpg")
-    process = start(photographs, out, bundle_folder, 100)
+    process = start(photographs, part_rows=100)
     while process.poll() is None:
         with suppress(psutil.NoSuchProcess):  # the program or a decoder has just ended
             samples.append((len(list(out.glob("parts/*"))), resident_bytes(process)))

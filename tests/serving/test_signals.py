@@ -124,7 +124,6 @@ def test_second_sigterm_ends_the_process_at_once(live):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 def test_sigterm_during_a_reload_exits_with_code_0(share):
     """A thread that is inside ONNX Runtime must not abort the process when it ends."""

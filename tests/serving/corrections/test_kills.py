@@ -110,7 +110,6 @@ def test_corrections_survive_kills(bundle_folder, tmp_path, wanted, kills, num_c
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_postgresql_keeps_the_same(bundle_folder, tmp_path):
     with postgresql() as address:
         flags = ("--corrections-database", address)

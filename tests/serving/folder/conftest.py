@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.serving.folder import photograph_folder
 from tests.serving.folder.photograph_folder import COLORS, draw_photographs
 
 
@@ -13,3 +14,13 @@ def photographs(tmp_path):
 @pytest.fixture
 def out(tmp_path):
     return tmp_path / "out"
+
+
+@pytest.fixture
+def identify(photographs, out, bundle_folder):
+    """Runs the program in this process, on these photographs if a test names no others; returns its exit code."""
+
+    def run(photographs=photographs, out=out, bundle=bundle_folder, **flags):
+        return photograph_folder.identify(photographs, out, bundle, **flags)
+
+    return run

@@ -1,6 +1,7 @@
 """A folder of drawn photographs, and the rows of a run."""
 
 import csv
+import subprocess
 import sys
 from unittest.mock import patch
 
@@ -9,6 +10,8 @@ import pyarrow.parquet as pq
 from serving.folder import run as run_module
 from serving.folder.command import IdentifyFolder
 from serving.folder.run import PART_ROWS, run
+from tests.make import ROOT
+from tests.serving.program import ENVIRONMENT
 from tests.serving.tiny import BLUE, GREEN, RED, InProcessDecoder, jpeg
 
 NAMES = {RED: "Rosa canina", GREEN: "Bellis perennis", BLUE: "Crocus"}
@@ -35,6 +38,12 @@ def program(part_rows):
     """Returns the words that start the program in a process of its own, with so many rows in a part."""
     main = "from serving.folder import run; run.PART_ROWS = {}; from serving.identify_folder import main; main()"
     return [sys.executable, "-c", main.format(part_rows)]
+
+
+def start(photographs, out, bundle, *flags, part_rows=PART_ROWS, environment=ENVIRONMENT, **options):
+    """Starts the program in a process of its own."""
+    command = [*program(part_rows), photographs, "--out", out, "--bundle", bundle, *flags]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, **options)
 
 
 def rows_of(out):

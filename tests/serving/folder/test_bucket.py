@@ -1,7 +1,6 @@
 """Photographs and results in a bucket, on a server that answers as S3 does."""
 
 import io
-import subprocess
 
 import fsspec
 import pyarrow.parquet as pq
@@ -11,8 +10,8 @@ from models.errors import DataError
 from serving.folder import Outcome
 from serving.folder.output import open_output
 from serving.folder.photographs import open_store
-from tests.serving.folder.photograph_folder import identify, program
-from tests.serving.program import ENVIRONMENT, ROOT
+from tests.serving.folder.photograph_folder import identify, start
+from tests.serving.program import ENVIRONMENT
 from tests.serving.tiny import GREEN, RED, jpeg
 from tests.waiting import wait_until
 
@@ -84,16 +83,14 @@ def test_a_run_in_a_bucket_continues_after_a_kill(s3, bundle_folder):
     variables, files = s3
     files.pipe({f"garden/photos/{index % 3}/{index:03d}.jpg": jpeg(GREEN) for index in range(NUM_PHOTOGRAPHS - 1)})
     files.pipe_file("garden/photos/damaged.jpg", jpeg(RED)[:200])
-    flags = ["s3://garden/photos", "--out", "s3://garden/names", "--bundle", bundle_folder]
-    command = [*program(3), *flags]
-    process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT | variables)
+    run = ("s3://garden/photos", "s3://garden/names", bundle_folder)
+    process = start(*run, part_rows=3, environment=ENVIRONMENT | variables)
     wait_until(lambda: files.exists("garden/names/parts"), process)
     process.kill()
     process.wait()
     before = parts(files, "garden/names")
     assert before
-    code = identify("s3://garden/photos", "s3://garden/names", bundle_folder, part_rows=3)
-    assert code == Outcome.SOME_FAILED
+    assert identify(*run, part_rows=3) == Outcome.SOME_FAILED
     assert parts(files, "garden/names").items() >= before.items(), "a part was written twice"
     rows = pq.read_table(io.BytesIO(files.cat_file("garden/names/results.parquet"))).to_pylist()
     assert len({row["group"] for row in rows}) == len(rows) == NUM_PHOTOGRAPHS

@@ -2,7 +2,6 @@
 
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,8 +16,7 @@ from models.errors import InputError
 from serving.folder import Outcome
 from serving.folder.cluster import task_needs
 from serving.folder.command import IdentifyFolder
-from tests.serving.folder.photograph_folder import draw_photographs, identify, parts, program, rows_of
-from tests.serving.program import ENVIRONMENT, ROOT
+from tests.serving.folder.photograph_folder import draw_photographs, identify, parts, rows_of, start
 from tests.serving.tiny import BLUE, GREEN, RED, WEIGHTS, seal_tiny_bundle
 from tests.waiting import wait_until
 
@@ -112,11 +110,9 @@ def send(processes, number):
 
 
 @contextmanager
-def start(cluster, photographs, out, bundle):
-    """Starts the program on a cluster."""
-    flags = ["--out", out, "--bundle", bundle, "--ray", cluster.address]
-    command = [*program(PART_ROWS), photographs, *flags]
-    process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT)
+def running(cluster, *folders):
+    """Runs the program on a cluster."""
+    process = start(*folders, "--ray", cluster.address, part_rows=PART_ROWS)
     try:
         yield process
     finally:
@@ -137,7 +133,7 @@ def test_a_machine_that_dies_and_one_that_freezes_lose_no_row(cluster, tmp_path,
     photographs = draw_photographs(tmp_path / "photographs", colors)
     dies, freezes = cluster.worker_nodes
     frozen = []
-    with start(cluster, photographs, out, bundle_folder) as process:
+    with running(cluster, photographs, out, bundle_folder) as process:
         wait_until(lambda: len(parts(out)) >= 30, process)
         frozen += processes_of(freezes)
         send(frozen, signal.SIGSTOP)
@@ -162,7 +158,7 @@ def test_a_machine_that_dies_and_one_that_freezes_lose_no_row(cluster, tmp_path,
 def test_an_interrupted_run_continues_with_or_without_the_cluster(cluster, tmp_path, bundle_folder):
     out = tmp_path / "out"
     photographs = draw_photographs(tmp_path / "photographs", {f"{index:03d}.jpg": GREEN for index in range(500)})
-    with start(cluster, photographs, out, bundle_folder) as process:
+    with running(cluster, photographs, out, bundle_folder) as process:
         wait_until(lambda: len(parts(out)) >= 10, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(300) == Outcome.INTERRUPTED

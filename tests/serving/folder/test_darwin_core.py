@@ -6,7 +6,7 @@ import pytest
 from dwca.read import DwCAReader
 
 from serving.folder.darwin_core import DARWIN_CORE_FILE
-from tests.serving.folder.photograph_folder import identify, rows_of
+from tests.serving.folder.photograph_folder import rows_of
 from tests.serving.test_place import photograph
 
 TERMS = "http://rs.tdwg.org/dwc/terms/"
@@ -15,18 +15,18 @@ NEEDED = ("occurrenceID", "basisOfRecord", "scientificName", "eventDate", "taxon
 ODD, ESCAPED = "a\x01\n\x85\\ .jpg", r"a\u0001\u000a\u0085\u005c .jpg"
 
 
-def occurrences(photographs, out, bundle_folder):
-    identify(photographs, out, bundle_folder, darwin_core=True)
+def occurrences(identify, out):
+    identify(out=out, darwin_core=True)
     with DwCAReader(str(out / DARWIN_CORE_FILE)) as reader:
         assert reader.descriptor.core.type == f"{TERMS}Occurrence"
         return [{term.removeprefix(TERMS): value for term, value in row.data.items()} for row in reader]
 
 
 @pytest.fixture
-def found(bundle_folder, photographs, out):
+def found(identify, photographs, out):
     (photographs / "exif.jpg").write_bytes(photograph((52.5, -13.4), "2026-05-31"))
     (photographs / ODD).write_bytes((photographs / "a.jpg").read_bytes())
-    return occurrences(photographs, out, bundle_folder)
+    return occurrences(identify, out)
 
 
 def test_every_plant_with_a_name_is_an_occurrence(found, out):
@@ -54,9 +54,9 @@ def test_place_and_time_are_those_of_the_photograph(found):
     assert set(by_path.values()) == {("", "", "", "")}
 
 
-def test_an_identification_is_of_today_and_its_identifier_of_this_run(found, photographs, bundle_folder, tmp_path):
+def test_an_identification_is_of_today_and_its_identifier_of_this_run(found, identify, tmp_path):
     before = datetime.now(UTC).date()
-    again = occurrences(photographs, tmp_path / "again", bundle_folder)
+    again = occurrences(identify, tmp_path / "again")
     days = {datetime.fromisoformat(each["dateIdentified"]).date() for each in again}
     assert all(before <= day <= datetime.now(UTC).date() for day in days)
     ids = [each["occurrenceID"] for each in found + again]

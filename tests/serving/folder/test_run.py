@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import fsspec
 import pyarrow as pa
@@ -17,7 +18,7 @@ from models.program import read_flags
 from serving.folder import Outcome, run
 from serving.folder.command import IdentifyFolder
 from serving.folder.run import Progress
-from tests.serving.folder.photograph_folder import COLORS, NAMES, draw_photographs, identify, parts, rows_of, write_list
+from tests.serving.folder.photograph_folder import COLORS, NAMES, draw_photographs, parts, rows_of, write_list
 from tests.serving.test_place import PRIOR, RULE, SYDNEY, photograph
 from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, seal_tiny_bundle, tables
 
@@ -30,26 +31,22 @@ def test_an_empty_text_for_a_path_is_not_set_and_the_results_have_no_default():
         read_flags(IdentifyFolder, [*flags, "--out", ""])
 
 
-def test_no_file_of_a_run_and_no_line_has_the_password_of_an_address(out, bundle_folder, capfd):
+def test_no_file_of_a_run_and_no_line_has_the_password_of_an_address(identify, out, capfd):
     fsspec.filesystem("memory").pipe("/me:secret@garden/a.jpg", jpeg(RED))
-    identify("memory://me:secret@garden", out, bundle_folder)
+    identify("memory://me:secret@garden")
     assert json.loads((out / "run.json").read_text())["options"]["photographs"] == "memory://garden"
     with pytest.raises(DataError, match=r"memory://none\b"):
-        identify("memory://me:secret@none", out.with_name("other"), bundle_folder)
+        identify("memory://me:secret@none", out.with_name("other"))
     written = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
     assert b"secret" not in written + "".join(capfd.readouterr()).encode()
 
 
-def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for(tmp_path, out):
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    bundle = seal_tiny_bundle(scratch / "tiny", scratch, place=(PRIOR, RULE)).folder
-    folder = tmp_path / "photographs"
-    folder.mkdir()
-    (folder / "rose.jpg").write_bytes(photograph(SYDNEY))
-    identify(folder, out, bundle)
-    identify(folder, tmp_path / "placed", bundle, place="exif")
-    (plain,), (placed,) = (rows_of(each).values() for each in (out, tmp_path / "placed"))
+def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for(identify, photographs, out, tmp_path):
+    bundle = seal_tiny_bundle(tmp_path / "tiny", tmp_path, place=(PRIOR, RULE)).folder
+    (photographs / "a.jpg").write_bytes(photograph(SYDNEY))
+    identify(bundle=bundle)
+    identify(out=tmp_path / "placed", bundle=bundle, place="exif")
+    plain, placed = (rows_of(each)["a.jpg"] for each in (out, tmp_path / "placed"))
     assert (plain["name_1"], placed["name_1"]) == ("Rosa canina", "Rosa rugosa")
     assert "Place or season decided" in placed["reason"]
 
@@ -64,13 +61,7 @@ OK, FAILED = {"status": "ok", "num_photographs": 1}, {"status": "failed", "num_p
 
 @pytest.fixture
 def clock(monkeypatch):
-    class Clock:
-        now = 1000.0
-
-        def monotonic(self):
-            return self.now
-
-    clock = Clock()
+    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(run, "time", clock)
     return clock
 
@@ -98,8 +89,8 @@ def test_failures_are_counted(clock):
     assert (progress.num_done, progress.num_photographs, progress.seconds) == (2, 3, 61)
 
 
-def test_every_photograph_has_a_row_with_its_answer(photographs, out, bundle_folder):
-    assert identify(photographs, out, bundle_folder) == Outcome.COMPLETE
+def test_every_photograph_has_a_row_with_its_answer(identify, out):
+    assert identify() == Outcome.COMPLETE
     rows = rows_of(out)
     assert list(rows) == list(COLORS)
     row = rows["b.jpg"]
@@ -109,12 +100,12 @@ def test_every_photograph_has_a_row_with_its_answer(photographs, out, bundle_fol
     assert row["score_1"] >= row["score_2"] >= row["score_5"]
 
 
-def test_a_file_that_is_no_photograph_is_a_row_and_not_the_end(photographs, out, bundle_folder):
+def test_a_file_that_is_no_photograph_is_a_row_and_not_the_end(identify, photographs, out):
     (photographs / "a.jpg").write_bytes(b"nothing")
     (photographs / "b.jpg").unlink()
     (photographs / "b.jpg").symlink_to("nowhere")
     (photographs / "c.jpg").write_bytes(jpeg(RED)[:200])
-    assert identify(photographs, out, bundle_folder) == Outcome.SOME_FAILED
+    assert identify() == Outcome.SOME_FAILED
     rows = rows_of(out)
     codes = [rows[name]["error_code"] for name in ("a.jpg", "b.jpg", "c.jpg")]
     assert codes == ["unsupported_format", "bad_data", "unreadable_image"]
@@ -122,7 +113,7 @@ def test_a_file_that_is_no_photograph_is_a_row_and_not_the_end(photographs, out,
     assert json.loads((out / "run.json").read_bytes())["counts"] == {"ok": 2, "failed": 3}
 
 
-def test_a_name_that_is_not_utf_8_is_a_row_and_not_the_end(photographs, out, bundle_folder):
+def test_a_name_that_is_not_utf_8_is_a_row_and_not_the_end(identify, photographs, out):
     folder = photographs / os.fsdecode(b"gar\xe7on")
     try:
         folder.mkdir()
@@ -132,7 +123,7 @@ def test_a_name_that_is_not_utf_8_is_a_row_and_not_the_end(photographs, out, bun
     for path in (folder / "d.jpg", photographs / os.fsdecode(b"caf\xe9.jpg"), photographs / literal):
         path.hardlink_to(photographs / "a.jpg")
     for _ in range(2):
-        assert identify(photographs, out, bundle_folder) == Outcome.SOME_FAILED
+        assert identify() == Outcome.SOME_FAILED
         rows = rows_of(out)
         failed = {path: row["error"] for path, row in rows.items() if row["status"] == "failed"}
         assert list(failed) == [r"./caf\xe9.jpg", r"./gar\xe7on/d.jpg"]
@@ -141,7 +132,7 @@ def test_a_name_that_is_not_utf_8_is_a_row_and_not_the_end(photographs, out, bun
     assert len(parts(out)) == 1
 
 
-def test_a_root_and_a_list_may_have_names_that_are_not_utf_8(photographs, out, bundle_folder, tmp_path):
+def test_a_root_and_a_list_may_have_names_that_are_not_utf_8(identify, photographs, out, tmp_path):
     root = tmp_path / os.fsdecode(b"gar\xe7on")
     try:
         photographs.rename(root)
@@ -149,55 +140,51 @@ def test_a_root_and_a_list_may_have_names_that_are_not_utf_8(photographs, out, b
         pytest.skip("this file system has no such names")
     listed = write_list(root / os.fsdecode(b"caf\xe9.csv"), [("path",), ("a.jpg",)])
     for flags in ({}, {"list": listed}):
-        assert identify(root, out, bundle_folder, **flags) == Outcome.COMPLETE
+        assert identify(root, **flags) == Outcome.COMPLETE
     assert list(rows_of(out)) == ["a.jpg"]
 
 
 @pytest.mark.parametrize("flags", [{"taxa": ("caf\udce9",)}, {"group_by": "regex:caf\udce9"}])
-def test_a_flag_that_is_not_utf_8_is_one_error(photographs, out, bundle_folder, flags):
+def test_a_flag_that_is_not_utf_8_is_one_error(identify, flags):
     with pytest.raises(InputError, match=r"taxa|pattern of --group-by"):
-        identify(photographs, out, bundle_folder, **flags)
+        identify(**flags)
 
 
-def test_what_is_no_regular_file_is_never_opened(photographs, out, bundle_folder, tmp_path):
+def test_what_is_no_regular_file_is_never_opened(identify, photographs, out, tmp_path):
     os.mkfifo(photographs / "pipe.jpg")
-    assert identify(photographs, out / "found", bundle_folder) == Outcome.COMPLETE
+    assert identify(out=out / "found") == Outcome.COMPLETE
     assert list(rows_of(out / "found")) == list(COLORS)
     listed = write_list(tmp_path / "list.csv", [("path",), ("a.jpg",), ("pipe.jpg",), ("deep",)])
-    assert identify(photographs, out / "listed", bundle_folder, list=listed) == Outcome.SOME_FAILED
+    assert identify(out=out / "listed", list=listed) == Outcome.SOME_FAILED
     rows = rows_of(out / "listed")
     assert [row["status"] for row in rows.values()] == ["ok", "failed", "failed"]
     assert "no regular file" in rows["pipe.jpg"]["error"]
 
 
-def test_photographs_of_a_folder_can_be_one_plant(photographs, out, bundle_folder):
+def test_photographs_of_a_folder_can_be_one_plant(identify, photographs, out):
     draw_photographs(photographs, {"deep/f.jpg": GREEN})
     (photographs / "deep" / "b.jpg").write_bytes(b"nothing")
-    assert identify(photographs, out, bundle_folder, group_by="folder") == Outcome.COMPLETE
+    assert identify(group_by="folder") == Outcome.COMPLETE
     row = rows_of(out)["deep"]
     assert row["path"] == "deep/d.jpg", "the size and the time are those of the path"
     assert (row["num_photographs"], row["num_failed"], row["status"]) == (4, 1, "ok")
     assert row["name_1"] == "Bellis perennis"
 
 
-def test_shares_of_several_machines_make_one_table(photographs, out, bundle_folder):
+def test_shares_of_several_machines_make_one_table(identify, photographs, out):
     draw_photographs(photographs, {f"{number:02d}.jpg": RED for number in range(40)})
-    flags = {"part_rows": 4, "bundle": bundle_folder}
-    assert identify(photographs, out, part="1/2", **flags) == Outcome.COMPLETE
+    assert identify(part="1/2", part_rows=4) == Outcome.COMPLETE
     assert not (out / "results.parquet").exists()
     before = parts(out)
-    assert identify(photographs, out, part="0/2", **flags) == Outcome.COMPLETE
+    assert identify(part="0/2", part_rows=4) == Outcome.COMPLETE
     assert parts(out).items() > before.items()
     assert list(rows_of(out)) == [*(f"{number:02d}.jpg" for number in range(40)), *COLORS]
 
 
-def test_a_broken_disk_ends_the_run_early(tmp_path, out, bundle_folder):
-    folder = tmp_path / "broken"
-    folder.mkdir()
+def test_a_broken_disk_ends_the_run_early(identify, photographs, out):
     for number in range(300):
-        (folder / f"{number:03d}.jpg").write_bytes(b"nothing")
-    code = identify(folder, out, bundle_folder, part_rows=50, max_failure_rate=0.1)
-    assert code == Outcome.TOO_MANY_FAILED
+        (photographs / f"{number:03d}.jpg").write_bytes(b"nothing")
+    assert identify(part_rows=50, max_failure_rate=0.1) == Outcome.TOO_MANY_FAILED
     assert 1 <= len(parts(out)) < 6
 
 
@@ -205,27 +192,26 @@ def test_a_broken_disk_ends_the_run_early(tmp_path, out, bundle_folder):
     ("num_failing", "num_rows", "outcome"),
     [(99, 99, Outcome.SOME_FAILED), (50, 100, Outcome.SOME_FAILED), (51, 100, Outcome.TOO_MANY_FAILED)],
 )
-def test_failures_up_to_the_given_share_do_not_end_a_run(tmp_path, out, bundle_folder, num_failing, num_rows, outcome):
-    folder = draw_photographs(tmp_path / "photographs", {f"{number:03d}.jpg": RED for number in range(num_rows)})
+def test_failures_up_to_the_given_share_do_not_end_a_run(identify, tmp_path, num_failing, num_rows, outcome):
+    folder = draw_photographs(tmp_path / "others", {f"{number:03d}.jpg": RED for number in range(num_rows)})
     for number in range(num_failing):
         (folder / f"{number:03d}.jpg").write_bytes(b"nothing")
-    assert identify(folder, out, bundle_folder, max_failure_rate=0.5) == outcome
+    assert identify(folder, max_failure_rate=0.5) == outcome
 
 
-def test_list_names_the_photographs_and_its_columns_are_copied(photographs, out, bundle_folder, tmp_path):
+def test_list_names_the_photographs_and_its_columns_are_copied(identify, out, tmp_path):
     rows = [("path", "place", "bed"), ("a.jpg", "north", "1"), ("c.jpg", "north", "1"), ("gone.jpg", "south", "2")]
     listed = write_list(tmp_path / "list.csv", rows)
-    code = identify(photographs, out, bundle_folder, list=listed, group_by="column:bed")
-    assert code == Outcome.SOME_FAILED
+    assert identify(list=listed, group_by="column:bed") == Outcome.SOME_FAILED
     table = rows_of(out)
     assert (table["1"]["list_place"], table["1"]["num_photographs"]) == ("north", 2)
     assert (table["2"]["status"], table["2"]["error_code"]) == ("failed", "bad_data")
 
 
-def test_candidates_taxa_and_least_score(photographs, out, tmp_path):
+def test_candidates_taxa_and_least_score(identify, photographs, out, tmp_path):
     bundle = seal_tiny_bundle(tmp_path / "with_tables", tmp_path, calibration=tables()).folder
     (photographs / "white.jpg").write_bytes(jpeg(WHITE))
-    identify(photographs, out, bundle, coverage=0.9, taxa=("Rosa",), min_score=0.999)
+    identify(bundle=bundle, coverage=0.9, taxa=("Rosa",), min_score=0.999)
     rows = rows_of(out)
     assert rows["white.jpg"]["verdict_rank"] == "not_a_plant"
     assert 0 <= rows["white.jpg"]["plant_score"] <= 1
@@ -234,44 +220,43 @@ def test_candidates_taxa_and_least_score(photographs, out, tmp_path):
     assert (rows["a.jpg"]["num_candidates"], rows["a.jpg"]["candidates_guarantee"]) == (len(candidates), None)
     assert rows["a.jpg"]["verdict_name"] is None
     assert rows["a.jpg"]["name_1"].startswith("Rosa")
-    identify(photographs, tmp_path / "all", bundle, coverage=0.9)
+    identify(out=tmp_path / "all", bundle=bundle, coverage=0.9)
     assert rows_of(tmp_path / "all")["a.jpg"]["candidates_guarantee"] == "marginal"
 
 
-def test_a_verdict_with_exactly_the_least_score_is_kept(photographs, out, bundle_folder, tmp_path):
-    identify(photographs, out, bundle_folder)
+def test_a_verdict_with_exactly_the_least_score_is_kept(identify, out, tmp_path):
+    identify()
     row = rows_of(out)["a.jpg"]
     for least, rank in ((row["verdict_score"], "species"), (row["verdict_score"] + 1e-9, "uncertain")):
-        identify(photographs, tmp_path / rank, bundle_folder, min_score=least)
+        identify(out=tmp_path / rank, min_score=least)
         assert rows_of(tmp_path / rank)["a.jpg"]["verdict_rank"] == rank
 
 
-def test_sorted_copies(photographs, out, bundle_folder, tmp_path):
-    identify(photographs, out, bundle_folder)
-    code = identify(photographs, out, bundle_folder, copy_to=tmp_path / "sorted")
-    assert code == Outcome.COMPLETE
+def test_sorted_copies(identify, tmp_path):
+    identify()
+    assert identify(copy_to=tmp_path / "sorted") == Outcome.COMPLETE
     assert sorted(path.name for path in (tmp_path / "sorted").iterdir()) == sorted(NAMES.values())
     assert (tmp_path / "sorted" / "Bellis perennis" / "deep__e.jpg").read_bytes() == jpeg(GREEN)
 
 
-def test_copies_that_fail_leave_the_run_complete(photographs, out, bundle_folder, tmp_path, monkeypatch):
+def test_copies_that_fail_leave_the_run_complete(identify, photographs, out, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "copy_photographs", fail)
     with pytest.raises(KeyboardInterrupt):
-        identify(photographs, out, bundle_folder, copy_to=tmp_path / "sorted")
+        identify(copy_to=tmp_path / "sorted")
     assert json.loads((out / "run.json").read_bytes())["counts"] == {"ok": 5}
     with pytest.raises(InputError, match="--copy-to"):
-        identify(photographs, out, bundle_folder, copy_to=photographs / "sorted")
+        identify(copy_to=photographs / "sorted")
 
 
-def test_true_names_of_a_list_give_figures_also_afterwards(photographs, out, bundle_folder, tmp_path, capsys):
+def test_true_names_of_a_list_give_figures_also_afterwards(identify, out, tmp_path, capsys):
     rows = [("path", "species"), ("a.jpg", "dog rose"), ("b.jpg", "Rosa canina"), ("gone.jpg", "Bellis perennis")]
     flags = {"list": write_list(tmp_path / "list.csv", rows)}
-    assert identify(photographs, out, bundle_folder, **flags) == Outcome.SOME_FAILED
+    assert identify(**flags) == Outcome.SOME_FAILED
     before = parts(out)
-    assert identify(photographs, out, bundle_folder, truth="species", **flags) == Outcome.SOME_FAILED
+    assert identify(truth="species", **flags) == Outcome.SOME_FAILED
     assert parts(out) == before
     report = json.loads((out / "truth.json").read_bytes())
     assert (report["num_rows"], report["num_failed"]) == (3, 1)
@@ -282,10 +267,10 @@ def test_true_names_of_a_list_give_figures_also_afterwards(photographs, out, bun
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_photographs_that_the_model_was_trained_with_are_told(
-    out, bundle_folder, tmp_path, monkeypatch, capsys, changed
+    identify, out, bundle_folder, tmp_path, monkeypatch, capsys, changed
 ):
     colors = {"Rosa canina/a.jpg": RED, "Rosa canina/new.jpg": BLUE, "Crocus spp/c.jpg": WHITE, "Bellis/d.jpg": GREEN}
-    photographs = draw_photographs(tmp_path / "photographs", colors)
+    photographs = draw_photographs(tmp_path / "others", colors)
     splits = {"Rosa canina/a.jpg": "train", "Crocus spp/c.jpg": "validation", "Bellis/d.jpg": "test"}
     hashes = [hashlib.sha256((photographs / path).read_bytes()).hexdigest() for path in splits]
     manifest = tmp_path / "data" / "mine" / "manifest.parquet"
@@ -298,28 +283,28 @@ def test_photographs_that_the_model_was_trained_with_are_told(
     if changed:
         manifest.write_bytes(b"another one")
     monkeypatch.chdir(tmp_path)
-    assert identify(photographs, out, bundle, truth="folder") == Outcome.COMPLETE
+    assert identify(photographs, bundle=bundle, truth="folder") == Outcome.COMPLETE
     report = json.loads((out / "truth.json").read_bytes())
     assert report["num_rows"] == 4
     assert report["trained_on"] == (None if changed else {"train": 1, "validation": 1, "test": 1})
     assert ("2 of the photographs helped to make the model" in capsys.readouterr().err) == (not changed)
 
 
-def test_a_column_without_true_names_is_refused_before_the_run(photographs, out, bundle_folder, tmp_path):
+def test_a_column_without_true_names_is_refused_before_the_run(identify, out, tmp_path):
     listed = write_list(tmp_path / "list.csv", [("path", "species"), ("a.jpg", "")])
     with pytest.raises(DataError, match="the column genus"):
-        identify(photographs, out, bundle_folder, truth="genus", list=listed)
+        identify(truth="genus", list=listed)
     with pytest.raises(InputError, match="--truth needs --list"):
-        identify(photographs, out, bundle_folder, truth="species")
+        identify(truth="species")
     assert not (out / "results.parquet").exists()
 
 
-def test_a_machine_of_an_earlier_run_changes_nothing(photographs, out, bundle_folder):
-    identify(photographs, out, bundle_folder, part_rows=2, k=1)
+def test_a_machine_of_an_earlier_run_changes_nothing(identify, out):
+    identify(part_rows=2, k=1)
     late = next((out / "parts").iterdir())
     name, content = late.name, late.read_bytes()
     shutil.rmtree(out)
     (out / "parts").mkdir(parents=True)
     (out / "parts" / name).write_bytes(content)
-    assert identify(photographs, out, bundle_folder, part_rows=3) == Outcome.COMPLETE
+    assert identify(part_rows=3) == Outcome.COMPLETE
     assert all("name_5" in row for row in rows_of(out).values())

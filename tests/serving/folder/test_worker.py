@@ -19,7 +19,7 @@ from serving.folder.worker import Worker, open_worker
 from serving.loaded_bundle import open_bundle
 from serving.metrics import Metrics
 from serving.settings import Settings
-from tests.serving.folder.photograph_folder import draw_photographs, identify, rows_of
+from tests.serving.folder.photograph_folder import draw_photographs, rows_of
 from tests.serving.tiny import BLUE, GREEN, RED, InProcessDecoder, jpeg
 
 COLORS = {"a.jpg": RED, "b.jpg": GREEN, "c.jpg": BLUE}
@@ -95,18 +95,15 @@ def test_a_bundle_that_differs_from_that_of_the_run_is_refused(photographs, bund
             asyncio.run(start(other))
 
 
-def test_a_photograph_is_tried_again_after_a_pause(photographs, tmp_path, bundle_folder, monkeypatch):
+def test_a_photograph_is_tried_again_after_a_pause(identify, out, monkeypatch):
     monkeypatch.setattr(worker, "_PAUSES_S", (0.0, 0.0))
-    assert identify(photographs, tmp_path / "out", bundle_folder, decoder=Broken(2, RED)) == Outcome.COMPLETE
-    assert {row["status"] for row in rows_of(tmp_path / "out").values()} == {"ok"}
+    assert identify(decoder=Broken(2, RED)) == Outcome.COMPLETE
+    assert {row["status"] for row in rows_of(out).values()} == {"ok"}
 
 
-def test_a_failure_of_the_machine_ends_the_run_and_the_same_command_continues(
-    photographs, tmp_path, bundle_folder, monkeypatch
-):
+def test_a_failure_of_the_machine_ends_the_run_and_the_same_command_continues(identify, out, monkeypatch):
     monkeypatch.setattr(worker, "_PAUSES_S", (0.0, 0.0))
-    out = tmp_path / "out"
     with pytest.raises(NotReady, match="the network does not run"):
-        identify(photographs, out, bundle_folder, part_rows=1, decoder=Broken(1000, BLUE))
-    assert identify(photographs, out, bundle_folder, part_rows=1) == Outcome.COMPLETE
+        identify(part_rows=1, decoder=Broken(1000, BLUE))
+    assert identify(part_rows=1) == Outcome.COMPLETE
     assert {path: row["status"] for path, row in rows_of(out).items()} == dict.fromkeys(COLORS, "ok")
