@@ -17,7 +17,7 @@ from tests.deploy.load import OpenLoad
 from tests.deploy.service_files import PROMETHEUS, panel_queries, read_yaml
 from tests.deploy.tools import needs
 from tests.make import ran
-from tests.serving.corrections.test_program import correction
+from tests.serving.corrections.kept import correction
 from tests.serving.program import service
 from tests.serving.tiny import seal_tiny_bundle
 
