@@ -1,5 +1,6 @@
 """Waits for what another thread or process does."""
 
+import asyncio
 import time
 
 PATIENCE_S = 300  # longest time for what a busy machine does late; a test that fails ends when its process does
@@ -12,3 +13,10 @@ def wait_until(condition, process=None):
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
     return found
+
+
+async def until(condition):
+    """Waits on an event loop until a condition holds that another thread or process changes."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)

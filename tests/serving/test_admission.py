@@ -53,14 +53,15 @@ class Requests:
         self.admission.start_work(request, num_pictures, deadline_s)
         return request
 
+    async def refuse(self, client="a", num_bytes=0):
+        """Checks that a request is refused; returns after how many seconds it may come again."""
+        with pytest.raises(Overloaded) as refused:
+            await self.enter(client, num_bytes)
+        return refused.value.retry_after_s
+
     async def end(self, request):
         self.tasks[request].cancel()
         await asyncio.wait({self.tasks.pop(request)})
-
-    async def is_revoked(self, request):
-        for _ in range(5):
-            await asyncio.sleep(0)
-        return self.tasks[request].done() and isinstance(self.tasks[request].exception(), Overloaded)
 
     async def _stay(self, client, admitted):
         async with AsyncExitStack() as stack:
@@ -94,9 +95,7 @@ def with_requests(**limits):
 async def test_request_is_refused_when_its_expected_wait_is_too_long(requests, clock):
     for _ in range(11):
         await requests.upload()
-    with pytest.raises(Overloaded) as refused:
-        await requests.enter()
-    assert refused.value.retry_after_s == 1
+    assert await requests.refuse() == 1
 
 
 @with_requests(wait_s=1.0, pace_s=0.05)
@@ -104,25 +103,21 @@ async def test_retry_after_is_the_time_until_the_expected_wait_is_short_enough(r
     for _ in range(3):
         await requests.upload(num_pictures=5)
     requests.admission.service_time.seconds_per_picture = 0.4
-    with pytest.raises(Overloaded) as refused:
-        await requests.enter()
     # 15 pictures of 0.4 s make 6 s, less the 2.8 s of the seven that may always be ahead
-    assert refused.value.retry_after_s == 4
+    assert await requests.refuse() == 4
 
 
 @with_requests(wait_s=1.0, pace_s=3.0)
 async def test_slow_machine_still_serves_eight_clients(requests, clock):
     for _ in range(8):
         await requests.upload(deadline_s=60)
-    with pytest.raises(Overloaded):
-        await requests.enter()
+    await requests.refuse()
 
 
 @with_requests(num_requests=3, num_bytes=100)
 async def test_client_that_is_alone_may_have_everything(requests, clock):
     first, *_ = [await requests.enter(num_bytes=30) for _ in range(3)]
-    with pytest.raises(Overloaded):
-        await requests.enter()
+    await requests.refuse()
     requests.admission.hold(first, 10)
     with pytest.raises(Overloaded):
         requests.admission.hold(first, 1)
@@ -133,12 +128,10 @@ async def test_client_that_is_alone_may_have_everything(requests, clock):
 @with_requests(num_bytes=100)
 async def test_single_upload_may_exceed_the_memory_for_uploads(requests, clock):
     request = await requests.enter(num_bytes=500)
-    with pytest.raises(Overloaded):
-        await requests.enter()
+    await requests.refuse()
     await requests.end(request)
     await requests.enter(num_bytes=60)
-    with pytest.raises(Overloaded):
-        await requests.enter(num_bytes=60)
+    await requests.refuse(num_bytes=60)
     await requests.enter(num_bytes=40)
 
 
@@ -146,8 +139,7 @@ async def test_single_upload_may_exceed_the_memory_for_uploads(requests, clock):
 async def test_upload_counts_as_work_only_in_its_first_second(requests, clock):
     for _ in range(11):
         await requests.enter(num_bytes=1)
-    with pytest.raises(Overloaded):
-        await requests.enter()
+    await requests.refuse()
     clock[0] += 1.1
     await requests.upload()
 
@@ -179,8 +171,7 @@ async def test_client_that_is_not_alone_may_have_its_share_of_the_requests(reque
     await requests.enter("honest")
     for _ in range(4):
         await requests.enter("attacker")
-    with pytest.raises(Overloaded):
-        await requests.enter("attacker")
+    await requests.refuse("attacker")
     for _ in range(3):
         await requests.enter("honest")
 
@@ -191,8 +182,7 @@ async def test_client_counts_as_there_for_ten_seconds_after_its_last_request(req
     clock[0] += 9.9
     for _ in range(4):
         await requests.enter("attacker")
-    with pytest.raises(Overloaded):
-        await requests.enter("attacker")
+    await requests.refuse("attacker")
     clock[0] += 0.2
     await requests.enter("attacker")
 
@@ -270,29 +260,17 @@ def waits_in_turns(queues, client, num_pictures):
 # ---- pace
 
 
-def test_pace_is_the_throughput_and_not_the_latency():
-    service_time = ServiceTime(1.0)
-    for index in range(200):  # eight requests in progress, one answered every 0.1 s
-        now = 10 + 0.1 * index
-        service_time.record_end(1, start=now - 0.8, now=now, answered=True)
-    assert service_time.seconds_per_picture == pytest.approx(0.1, rel=0.01)
-
-
-def test_pace_is_per_picture():
-    service_time = ServiceTime(1.0)
+@pytest.mark.parametrize(
+    ("num_pictures", "every_s", "lasts_s", "answered", "expected_s"),
+    [(1, 0.1, 0.8, True, 0.1), (5, 60, 1, True, 0.2), (1, 60, 0.01, False, 0.5), (1, 60, 5, False, 5)],
+    ids=["the throughput, not the latency", "per picture", "unless refused soon", "of refused ones that were slow"],
+)
+def test_pace_is_learned_from_requests_that_end(num_pictures, every_s, lasts_s, answered, expected_s):
+    service_time = ServiceTime(0.5)
     for index in range(200):
-        service_time.record_end(5, start=60.0 * index, now=60.0 * index + 1.0, answered=True)
-    assert service_time.seconds_per_picture == pytest.approx(0.2, rel=0.01)
-
-
-def test_pace_learns_from_refused_pictures_only_if_they_were_slow():
-    service_time = ServiceTime(0.2)
-    for index in range(200):
-        service_time.record_end(1, start=60.0 * index, now=60.0 * index + 0.01, answered=False)
-    assert service_time.seconds_per_picture == 0.2
-    for index in range(200, 400):
-        service_time.record_end(1, start=60.0 * index, now=60.0 * index + 5.0, answered=False)
-    assert service_time.seconds_per_picture == pytest.approx(5.0, rel=0.01)
+        start = every_s * index
+        service_time.record_end(num_pictures, start=start, now=start + lasts_s, answered=answered)
+    assert service_time.seconds_per_picture == pytest.approx(expected_s, rel=0.01)
 
 
 class Upload:

@@ -16,6 +16,7 @@ from serving.metrics import Metrics
 from serving.scheduling.networks import cpu_policy
 from serving.species import read_taxa_lists
 from tests.serving.tiny import FakeNetwork, InProcessDecoder, in_event_loop, jpeg, seal_tiny_bundle, tables
+from tests.waiting import until
 
 
 class Opener:
@@ -38,9 +39,21 @@ class Opener:
         self.networks.append(weakref.ref(network))
         return open_bundle(self.settings, self.metrics, network)
 
+    async def until_next_runs(self):
+        await until(lambda: len(self.networks) == 2 and self.next.entered.is_set())
+
+    @property
+    def next(self):
+        return self.networks[1]()
+
     @property
     def num_alive(self):
         return sum(network() is not None for network in self.networks)
+
+
+@pytest.fixture
+def opener(settings):
+    return Opener(settings)
 
 
 @asynccontextmanager
@@ -53,21 +66,16 @@ async def warm(opener):
         await live.close()
 
 
-async def until(condition):
-    while not condition():  # noqa: ASYNC110  # the condition changes in another thread
-        await asyncio.sleep(0.001)
-
-
 @in_event_loop
-async def test_reloads_that_are_requested_during_one_become_one(settings):
-    async with warm(opener := Opener(settings)) as live:
+async def test_reloads_that_are_requested_during_one_become_one(opener):
+    async with warm(opener) as live:
         opener.hold = True
         first = live.request_reload()
-        await until(lambda: len(opener.networks) == 2 and opener.networks[1]().entered.is_set())
+        await opener.until_next_runs()
         others = [asyncio.create_task(live.reload()) for _ in range(60)]
         await asyncio.sleep(0)
         opener.hold = False
-        opener.networks[1]().free.set()
+        opener.next.free.set()
         last = await asyncio.gather(*others)
         assert len(opener.networks) == 3
         assert set(last) == {live.current}
@@ -75,19 +83,19 @@ async def test_reloads_that_are_requested_during_one_become_one(settings):
 
 
 @in_event_loop
-async def test_client_that_leaves_does_not_end_the_reload_of_the_others(settings):
-    async with warm(opener := Opener(settings)) as live:
+async def test_client_that_leaves_does_not_end_the_reload_of_the_others(opener):
+    async with warm(opener) as live:
         opener.hold = True
         leaving, staying = [asyncio.create_task(live.reload()) for _ in range(2)]
-        await until(lambda: len(opener.networks) == 2 and opener.networks[1]().entered.is_set())
+        await opener.until_next_runs()
         leaving.cancel()
-        opener.networks[1]().free.set()
+        opener.next.free.set()
         assert (await staying) is live.current
 
 
 @in_event_loop
-async def test_refused_reload_is_told_to_each_that_waits_and_the_next_one_succeeds(settings):
-    async with warm(opener := Opener(settings)) as live:
+async def test_refused_reload_is_told_to_each_that_waits_and_the_next_one_succeeds(opener):
+    async with warm(opener) as live:
         before, opener.error = live.current, BundleError("the bundle is damaged")
         found = await asyncio.gather(live.reload(), live.reload(), return_exceptions=True)
         assert [str(error) for error in found] == ["the bundle is damaged."] * 2
@@ -97,22 +105,22 @@ async def test_refused_reload_is_told_to_each_that_waits_and_the_next_one_succee
 
 
 @in_event_loop
-async def test_close_ends_a_reload_in_progress_and_the_one_that_waits(settings):
-    async with warm(opener := Opener(settings)) as live:
+async def test_close_ends_a_reload_in_progress_and_the_one_that_waits(opener):
+    async with warm(opener) as live:
         opener.hold = True
         running = live.request_reload()
-        await until(lambda: len(opener.networks) == 2 and opener.networks[1]().entered.is_set())
+        await opener.until_next_runs()
         waiting = live.request_reload()
         await live.close()
         assert running.cancelled()
         assert waiting.cancelled()
-        opener.networks[1]().free.set()
+        opener.next.free.set()
 
 
 @pytest.mark.parametrize("hangs_in", ["opening", "run"])
 @in_event_loop
-async def test_a_network_that_never_ends_is_refused_and_the_next_reload_succeeds(settings, hangs_in):
-    async with warm(opener := Opener(settings)) as live:
+async def test_a_network_that_never_ends_is_refused_and_the_next_reload_succeeds(opener, hangs_in):
+    async with warm(opener) as live:
         before, live._timeout_s = live.current, 0.2
         opener.hold = hangs_in == "run"
         if hangs_in == "opening":
@@ -126,8 +134,8 @@ async def test_a_network_that_never_ends_is_refused_and_the_next_reload_succeeds
 
 
 @in_event_loop
-async def test_a_bundle_that_takes_all_memory_is_refused_as_unusable(settings):
-    async with warm(opener := Opener(settings)) as live:
+async def test_a_bundle_that_takes_all_memory_is_refused_as_unusable(opener):
+    async with warm(opener) as live:
         opener.error = MemoryError()
         with pytest.raises(BundleError, match="MemoryError"):
             await live.reload()
@@ -143,8 +151,8 @@ def no_collector():
 
 @pytest.mark.usefixtures("no_collector")
 @in_event_loop
-async def test_replaced_network_is_freed_without_the_garbage_collector(settings):
-    async with warm(opener := Opener(settings)) as live:
+async def test_replaced_network_is_freed_without_the_garbage_collector(opener):
+    async with warm(opener) as live:
         for _ in range(3):
             await live.reload()
         await until(lambda: opener.num_alive == 1)
@@ -152,8 +160,8 @@ async def test_replaced_network_is_freed_without_the_garbage_collector(settings)
 
 @pytest.mark.usefixtures("no_collector")
 @in_event_loop
-async def test_network_of_a_refused_reload_is_freed_without_the_garbage_collector(settings):
-    async with warm(opener := Opener(settings)) as live:
+async def test_network_of_a_refused_reload_is_freed_without_the_garbage_collector(opener):
+    async with warm(opener) as live:
         opener.fails = True
         before = live.current
         await asyncio.wait([live.request_reload()])  # a caught exception would hold the network in its traceback
@@ -163,9 +171,9 @@ async def test_network_of_a_refused_reload_is_freed_without_the_garbage_collecto
 
 
 @in_event_loop
-async def test_a_bundle_that_is_refused_stops_its_workers(settings):
+async def test_a_bundle_that_is_refused_stops_its_workers(opener):
     opened = []
-    async with warm(opener := Opener(settings)) as live:
+    async with warm(opener) as live:
         opener.fails = True
         live._open_next = lambda: opened.append(opener()) or opened[-1]
         with pytest.raises(BundleError):
@@ -175,8 +183,8 @@ async def test_a_bundle_that_is_refused_stops_its_workers(settings):
 
 @pytest.mark.usefixtures("no_collector")
 @in_event_loop
-async def test_replaced_network_is_freed_when_its_last_request_has_ended(settings):
-    async with warm(opener := Opener(settings)) as live:
+async def test_replaced_network_is_freed_when_its_last_request_has_ended(opener):
+    async with warm(opener) as live:
         with live.current.in_use():
             await live.reload()
             await asyncio.sleep(0.05)
@@ -218,8 +226,8 @@ async def test_network_with_another_answer_to_the_golden_picture_does_not_start(
 
 
 @in_event_loop
-async def test_reload_to_a_network_with_another_answer_to_the_golden_picture_is_refused(settings, golden_of_a_rose):
-    async with warm(opener := Opener(settings)) as live:
+async def test_reload_to_a_network_with_another_answer_to_the_golden_picture_is_refused(opener, golden_of_a_rose):
+    async with warm(opener) as live:
         before, opener.settings = live.current, golden_of_a_rose
         with pytest.raises(BundleError, match="recorded answer to the golden picture"):
             await live.reload()

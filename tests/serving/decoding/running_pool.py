@@ -13,8 +13,7 @@ from models.preprocess import InputSpec
 from serving.decoding.pool import DecodeLimits, DecoderPool
 from serving.metrics import Metrics
 from tests.models.pictures import encode, scene
-from tests.serving.program import PATIENCE_S
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 SPEC = InputSpec(height=32, width=32, train_px=32)
 SMALL = encode(scene(), "PNG")
@@ -64,7 +63,7 @@ class RunningPool:
         return {child.pid for child in self.pool._children}
 
     def wait_for_all(self, num_children):
-        self.run(until_on_loop(lambda: self.pool.num_alive == num_children))
+        self.run(until(lambda: self.pool.num_alive == num_children))
 
 
 def stop(pid):
@@ -79,13 +78,6 @@ def state(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return None
-
-
-async def until_on_loop(condition):
-    """Waits until a condition holds without blocking the event loop."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110  # the condition changes in another process
-            await asyncio.sleep(0.005)
 
 
 def value(metrics, line):

@@ -23,10 +23,9 @@ from tests.serving.decoding.running_pool import (
     slow_picture,
     state,
     stop,
-    until_on_loop,
     value,
 )
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 GRANTED = "botanify_decode_bytes"
 DEEP = b'{"type":"Ready","x":' + b"[" * 60_000 + b"\n"
@@ -50,6 +49,12 @@ def outcome(running, task):
     return running.run(wait())[0]
 
 
+def assert_sound(running):
+    """Checks that it decodes, and that no memory is still granted."""
+    assert running.decode(SMALL).format == "PNG"
+    assert value(running.metrics, GRANTED) == 0
+
+
 # ---- lost children
 
 
@@ -67,7 +72,7 @@ def test_picture_whose_child_is_lost_is_decoded_by_another(one, pid, number):
     assert outcome(one, task).format == "PNG"
     assert pid not in one.pids()
     assert value(one.metrics, RESTARTS) == restarts + 1
-    assert value(one.metrics, GRANTED) == 0
+    assert_sound(one)
 
 
 @pytest.mark.parametrize(
@@ -83,24 +88,21 @@ def test_picture_is_refused_only_if_it_ended_two_children_itself(one, pid, signa
     async def lose_two():
         task = asyncio.create_task(one.pool.decode(slow_picture(), SPEC))
         for number in signals:
-            await until_on_loop(lambda: any(child._is_interrupted and child.is_alive for child in one.pool._children))
+            await until(lambda: any(child._is_interrupted and child.is_alive for child in one.pool._children))
             (child,) = one.pool._children
             os.kill(child.pid, number)
-            await until_on_loop(lambda lost=child: not lost.is_alive)
+            await until(lambda lost=child: not lost.is_alive)
         return await asyncio.gather(task, return_exceptions=True)
 
     (failure,) = one.run(lose_two())
     assert type(failure) is expected
-    assert (
-        str(failure)
-        == {
-            NotReady: "two processes that decoded the picture have ended: try again in 1 second.",
-            UnreadableImage: "the PNG picture crashes its decoder (expected a complete, undamaged file): "
-            "send the original photograph again.",
-        }[expected]
-    )
-    assert value(one.metrics, GRANTED) == 0
-    assert one.decode(SMALL).format == "PNG"
+    told = {
+        NotReady: "two processes that decoded the picture have ended: try again in 1 second.",
+        UnreadableImage: "the PNG picture crashes its decoder (expected a complete, undamaged file): "
+        "send the original photograph again.",
+    }
+    assert str(failure) == told[expected]
+    assert_sound(one)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
@@ -108,14 +110,14 @@ def test_child_may_die_between_header_and_pixels(one, pid, number):
     async def kill_while_waiting_for_memory():
         async with one.pool._budget.grant(10**12):
             task = asyncio.create_task(one.pool.decode(SMALL, SPEC))
-            await until_on_loop(one.pool._budget._turn.locked)
+            await until(one.pool._budget._turn.locked)
             os.kill(pid, number)
             wait_until(lambda: state(pid) in {None, "Z"})  # the event loop has not noticed it yet
         return await asyncio.gather(task, return_exceptions=True)
 
     (decoded,) = one.run(kill_while_waiting_for_memory())
     assert decoded.format == "PNG"
-    assert value(one.metrics, GRANTED) == 0
+    assert_sound(one)
 
 
 def test_child_into_whose_memory_a_cancelled_decode_still_writes_gets_no_other_picture(one, pid, monkeypatch):
@@ -127,7 +129,7 @@ def test_child_into_whose_memory_a_cancelled_decode_still_writes_gets_no_other_p
 
     async def cancel_while_writing():
         task = asyncio.create_task(one.pool.decode(SMALL, SPEC))
-        await until_on_loop(begun.is_set)
+        await until(begun.is_set)
         task.cancel()
         await asyncio.wait({task})
 
@@ -136,9 +138,8 @@ def test_child_into_whose_memory_a_cancelled_decode_still_writes_gets_no_other_p
         patched.setattr(SharedArea, "write", write)
         one.run(cancel_while_writing())
         may_end.set()
-    assert one.decode(SMALL).format == "PNG"
+    assert_sound(one)
     assert pid not in one.pids()
-    assert value(one.metrics, GRANTED) == 0
 
 
 def test_killed_child_is_not_alive_at_once(one, pid):
@@ -150,7 +151,7 @@ def test_killed_child_is_not_alive_at_once(one, pid):
         return child.is_alive
 
     assert not one.run(kill())
-    one.run(until_on_loop(lambda: pid not in one.pids()))
+    one.run(until(lambda: pid not in one.pids()))
 
 
 def test_pictures_of_children_that_are_suspended_together_are_decoded(monkeypatch):
@@ -166,7 +167,7 @@ def test_pictures_of_children_that_are_suspended_together_are_decoded(monkeypatc
 def test_suspended_child_is_replaced_without_a_request(one, pid, monkeypatch):
     monkeypatch.setattr(process, "_FROZEN_S", 0.5)
     stop(pid)
-    one.run(until_on_loop(lambda: one.pool.num_alive == 0))
+    one.run(until(lambda: one.pool.num_alive == 0))
     one.wait_for_all(1)
     assert pid not in one.pids()
 
@@ -175,17 +176,17 @@ def test_failed_start_is_retried(one, pid, monkeypatch, capfd):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/bin/false")
         os.kill(pid, signal.SIGKILL)
-        one.run(until_on_loop(lambda: one.pool.num_alive == 0))
+        one.run(until(lambda: one.pool.num_alive == 0))
         one.run(asyncio.sleep(0.4))
         assert one.pool.num_alive == 0
     one.wait_for_all(1)
-    assert one.decode(SMALL).format == "PNG"
+    assert_sound(one)
 
 
 def test_child_ignores_the_signals_of_a_terminal(one, pid):
     for number in (signal.SIGINT, signal.SIGHUP):
         os.kill(pid, number)
-    assert one.decode(SMALL).format == "PNG"
+    assert_sound(one)
     assert one.pids() == {pid}
 
 
@@ -204,7 +205,7 @@ def test_cancelled_decode_that_waits_for_a_child_never_starts(one, pid):
     assert isinstance(one.run(cancelled(waiting)), asyncio.CancelledError)
     os.kill(pid, signal.SIGCONT)
     assert outcome(one, first).format == "PNG"
-    assert one.decode(SMALL).format == "PNG"
+    assert_sound(one)
     assert value(one.metrics, 'botanify_decode_failures_total{code="unreadable_image",format="PNG"}') == failures
 
 
@@ -223,9 +224,8 @@ def test_cancelled_decode_waits_for_its_child(one, pid, monkeypatch):
 
     (failure,) = one.run(cancel_repeatedly())
     assert isinstance(failure, asyncio.CancelledError)
-    assert one.decode(SMALL).format == "PNG"
+    assert_sound(one)
     assert one.pids() == {pid}
-    assert value(one.metrics, GRANTED) == 0
 
 
 def test_cancelled_decode_of_a_hanging_child_ends_soon():
@@ -236,18 +236,18 @@ def test_cancelled_decode_of_a_hanging_child_ends_soon():
         assert isinstance(running.run(cancelled(task)), asyncio.CancelledError)
         assert running.pool.num_alive == 0
         running.wait_for_all(1)
-        assert running.decode(SMALL).format == "PNG"
+        assert_sound(running)
 
 
 def test_cancelled_decode_that_waits_for_memory_ends_at_once(one, pid):
     async def cancel_while_waiting():
         async with one.pool._budget.grant(10**12):
             task = asyncio.create_task(one.pool.decode(SMALL, SPEC))
-            await until_on_loop(one.pool._budget._turn.locked)
+            await until(one.pool._budget._turn.locked)
             return await cancelled(task)
 
     assert isinstance(one.run(cancel_while_waiting()), asyncio.CancelledError)
-    assert one.decode(SMALL).format == "PNG"
+    assert_sound(one)
     assert one.pids() == {pid}
 
 

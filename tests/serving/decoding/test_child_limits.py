@@ -27,13 +27,24 @@ from tests.models.hostile import (
 from tests.models.pictures import claiming_size, encode, foliage
 from tests.serving.decoding.running_pool import RESTARTS, SMALL, SPEC, RunningPool, memory, slow_picture, stop, value
 
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits and tells its memory")
+
+
+def refusal(running, data):
+    """What the service says of a picture that it cannot read."""
+    with pytest.raises(UnreadableImage) as refused:
+        running.decode(data)
+    return str(refused.value)
+
+
+def reset_peak(pid):
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
 
 def test_picture_over_the_time_limit_is_refused_and_its_child_killed():
     with RunningPool(1, seconds=0.02) as running:
         (pid,) = running.pids()
-        with pytest.raises(UnreadableImage) as refused:
-            running.decode(slow_picture())
-        assert str(refused.value) == (
+        assert refusal(running, slow_picture()) == (
             "the PNG picture takes too long to decode (expected at most 0.02 seconds for all pictures of a request): "
             "send a smaller version, or fewer pictures."
         )
@@ -66,20 +77,17 @@ def test_time_counts_only_while_a_child_works():
 def test_picture_over_the_memory_limit_is_refused():
     with RunningPool(1, child_bytes=40_000_000) as running:
         (pid,) = running.pids()
-        large = long_png(10_000, 4_000)
-        with pytest.raises(UnreadableImage) as refused:
-            running.decode(large)
-        with pytest.raises(TooManyPixels):  # reading this header would take 8 bytes per pixel
-            running.decode(claiming_size("WEBP", (16_000, 16_000)))
-        assert str(refused.value) == (
+        assert refusal(running, long_png(10_000, 4_000)) == (
             "the picture needs more memory than one picture may use (expected at most 40 megabytes): "
             "send a smaller version."
         )
+        with pytest.raises(TooManyPixels):  # reading this header would take 8 bytes per pixel
+            running.decode(claiming_size("WEBP", (16_000, 16_000)))
         assert running.decode(SMALL).format == "PNG"
         assert running.pids() == {pid}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the limits from /proc")
+@on_linux
 def test_child_has_limits_of_memory_time_core_files_and_priority():
     with RunningPool(1, seconds=7.0) as running:
         (pid,) = running.pids()
@@ -92,12 +100,10 @@ def test_child_has_limits_of_memory_time_core_files_and_priority():
         assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a child")
+@on_linux
 def test_picture_gets_no_more_memory_than_was_granted(one, pid, monkeypatch):
     monkeypatch.setattr(ChildProcess, "read_header", claims_little)
-    with pytest.raises(UnreadableImage) as refused:
-        one.decode(long_png(5_000, 4_000))
-    assert str(refused.value) == (
+    assert refusal(one, long_png(5_000, 4_000)) == (
         "the picture needs more memory than its header says (expected at most 3 megabytes): send a smaller version."
     )
     assert one.decode(SMALL).format == "PNG"
@@ -108,7 +114,7 @@ async def claims_little(_child, _data, _spec, _memory_bytes, _time):
     return Cost(3_000_000)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="resets the peak of memory in /proc")
+@on_linux
 @pytest.mark.parametrize(
     ("draw", "refusal"),
     [
@@ -130,7 +136,7 @@ def test_hostile_file_takes_no_more_memory_than_was_granted(one, pid, draw, refu
     with pytest.MonkeyPatch.context() as patch:
         grant = one.pool._budget.grant
         patch.setattr(one.pool._budget, "grant", lambda num_bytes: granted.append(num_bytes) or grant(num_bytes))
-        Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets the peak
+        reset_peak(pid)
         before = memory(pid, "VmRSS")
         with pytest.raises(PictureError, match=refusal) if refusal else nullcontext():
             one.decode(data)
@@ -145,13 +151,13 @@ Image.new("RGB", (8_000, 6_250), (90, 140, 60)).save(sys.stdout.buffer, "WEBP", 
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="resets the peak of memory in /proc")
+@on_linux
 def test_webp_of_50_megapixels_is_refused_with_little_memory(one, pid):
     bomb = subprocess.run([sys.executable, "-c", BOMB], capture_output=True, check=True).stdout
     assert len(bomb) < 200_000
     processes = (pid, os.getpid())
     for number in processes:
-        Path(f"/proc/{number}/clear_refs").write_text("5")  # resets the peak
+        reset_peak(number)
     before = sum(memory(number, "VmRSS") for number in processes)
     with pytest.raises(TooManyPixels, match=r"50\.0 megapixels"):
         one.decode(bomb)
@@ -159,7 +165,7 @@ def test_webp_of_50_megapixels_is_refused_with_little_memory(one, pid):
     assert one.pids() == {pid}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads memory from /proc")
+@on_linux
 def test_child_returns_the_memory_of_large_pictures():
     with RunningPool(1) as running:
         (pid,) = running.pids()

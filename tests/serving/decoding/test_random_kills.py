@@ -14,6 +14,7 @@ from models.preprocess import picture_to_input
 from serving.errors import NotReady
 from tests.models.pictures import encode, foliage
 from tests.serving.decoding.running_pool import RESTARTS, SPEC, RunningPool, value
+from tests.waiting import until
 
 NUM_CLIENTS = 4
 PICTURES = [encode(foliage((800, 600)), name) for name in ("JPEG", "PNG", "WEBP")]
@@ -21,15 +22,13 @@ PICTURES = [encode(foliage((800, 600)), name) for name in ("JPEG", "PNG", "WEBP"
 
 async def kill_at_random_moments(running, num_kills, generator):
     for number in range(num_kills):
-        while running.pool.num_alive < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: running.pool.num_alive == 2)
         await asyncio.sleep(generator.uniform(0, 0.2))
         pids = sorted(running.pids())
         for pid in pids if number % 10 == 0 else [generator.choice(pids)]:  # sometimes both at once
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        while running.pool.num_alive == 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: running.pool.num_alive < 2)
 
 
 @pytest.mark.parametrize("num_kills", [5, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)])])

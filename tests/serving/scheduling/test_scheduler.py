@@ -17,7 +17,8 @@ from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
 from serving.scheduling.networks import SchedulingPolicy, choose_policy, cpu_policy
 from serving.scheduling.scheduler import Scheduler
-from tests.serving.program import PATIENCE_S
+from tests.serving.tiny import in_event_loop
+from tests.waiting import until
 
 FAILING, KILLING, HANGING = -1.0, -2.0, -3.0
 GPU = choose_policy(cuda=True, num_cores=2, num_threads=None, num_runs=None)
@@ -99,6 +100,13 @@ class WarmScheduler:
         await asyncio.sleep(0)
         return first, others
 
+    async def finish(self, first, others):
+        """Lets the network run; returns what the others became."""
+        self.throughput.unblocked.set()
+        found = await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*first)
+        return found
+
     def unblock(self):
         """Ends the hang of a network; from then on no run is so slow that it counts as hung."""
         self.scheduler._run_timeout_s = 60
@@ -122,27 +130,16 @@ def num_checks():
     return sum(thread.name == "health-check" for thread in threading.enumerate())
 
 
-async def until(condition):
-    while not condition():  # noqa: ASYNC110  # the condition changes in another thread
-        await asyncio.sleep(0.001)
-
-
-def run(test):
-    asyncio.run(asyncio.wait_for(test, PATIENCE_S))
-
-
 def scheduled(policy, **options):
     """Gives a test a warm scheduler, on an event loop."""
 
     def on_a_loop(test):
+        @in_event_loop
         async def with_scheduler():
             async with WarmScheduler(policy, **options) as warm:
                 await test(warm)
 
-        def test_on_a_loop():
-            run(with_scheduler())
-
-        return test_on_a_loop
+        return with_scheduler
 
     return on_a_loop
 
@@ -166,58 +163,45 @@ async def test_time_in_the_queue_is_measured(warm):
     first, others = await warm.fill(3.0)
     before_s = warm.counted('botanify_stage_seconds_sum{stage="queue"}')
     await asyncio.sleep(0.05)
-    warm.throughput.unblocked.set()
-    await asyncio.gather(*first, *others)
+    await warm.finish(first, others)
     assert warm.counted('botanify_stage_seconds_sum{stage="queue"}') - before_s >= 0.05
 
 
 @scheduled(SchedulingPolicy(2, {"throughput": 1}))
 async def test_concurrent_runs_do_not_exceed_the_policy(warm):
-    first, others = await warm.fill(*range(10))
-    warm.throughput.unblocked.set()
-    await asyncio.gather(*first, *others)
+    await warm.finish(*await warm.fill(*range(10)))
     assert warm.throughput.max_concurrent == 2
     assert all(len(batch) == 1 for batch in warm.throughput.batches)
 
 
 @scheduled(GPU)
 async def test_queue_becomes_the_next_batch_padded_to_a_warm_batch_size(warm):
-    first, others = await warm.fill(3.0, 4.0, 5.0)
-    warm.throughput.unblocked.set()
-    assert await asyncio.gather(*others) == [3.0, 4.0, 5.0]
-    await asyncio.gather(*first)
+    assert await warm.finish(*await warm.fill(3.0, 4.0, 5.0)) == [3.0, 4.0, 5.0]
     assert warm.throughput.batches[2:] == [[3.0, 4.0, 5.0, 0.0]]
     assert warm.counted("botanify_batch_pictures_sum") == 5
 
 
 @scheduled(GPU)
 async def test_a_batch_takes_the_queue_up_to_the_largest_batch_size(warm):
-    first, others = await warm.fill(*range(40))
-    warm.throughput.unblocked.set()
-    await asyncio.gather(*first, *others)
+    await warm.finish(*await warm.fill(*range(40)))
     assert sorted(map(len, warm.throughput.batches[2:])) == [8, 32]
 
 
-def test_warm_up_runs_every_batch_size_in_one_worker_and_then_in_the_others():
-    async def test():
-        network = Network()
-        scheduler = Scheduler({"throughput": network}, GPU, Metrics())
-        await scheduler.warm_up(picture(1.0))
-        sizes = [len(batch) for batch in network.batches]
-        assert sizes == [1, 2, 4, 8, 16, 32] * 2  # two workers
-        scheduler.close()
-
-    run(test())
+@in_event_loop
+async def test_warm_up_runs_every_batch_size_in_one_worker_and_then_in_the_others():
+    network = Network()
+    scheduler = Scheduler({"throughput": network}, GPU, Metrics())
+    await scheduler.warm_up(picture(1.0))
+    sizes = [len(batch) for batch in network.batches]
+    assert sizes == [1, 2, 4, 8, 16, 32] * 2  # two workers
+    scheduler.close()
 
 
 @scheduled(GPU)
 async def test_picture_that_breaks_the_network_fails_alone(warm):
-    first, others = await warm.fill(3.0, FAILING, 5.0)
-    warm.throughput.unblocked.set()
-    found = await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.gather(*first)
-    assert (found[0], found[2]) == (3.0, 5.0)
-    assert isinstance(found[1], RunFailed)
+    first, failed, last = await warm.finish(*await warm.fill(3.0, FAILING, 5.0))
+    assert (first, last) == (3.0, 5.0)
+    assert isinstance(failed, RunFailed)
     assert warm.scheduler.is_healthy
 
 
@@ -239,8 +223,7 @@ async def test_retried_pictures_stay_first_whatever_comes_while_they_wait(warm):
         await asyncio.sleep(0)
 
     loop, warm.throughput.run = asyncio.get_running_loop(), run_and_let_another_picture_come
-    warm.throughput.unblocked.set()
-    await asyncio.gather(*first, *others, return_exceptions=True)
+    await warm.finish(first, others)
     await last[0]
     retried = [batch for batch in warm.throughput.batches[2:] if batch != [7.0]]  # that one is a health check
     assert retried == [[3.0], [FAILING], [5.0], [8.0]]
@@ -260,12 +243,9 @@ async def test_broken_network_is_reported_as_not_ready_and_recovers(warm):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @scheduled(GPU)
 async def test_dead_worker_is_replaced_and_the_rest_of_its_batch_answered(warm):
-    first, others = await warm.fill(3.0, KILLING, 5.0)
-    warm.throughput.unblocked.set()
-    found = await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.gather(*first)
-    assert (found[0], found[2]) == (3.0, 5.0)
-    assert isinstance(found[1], RunFailed)
+    first, failed, last = await warm.finish(*await warm.fill(3.0, KILLING, 5.0))
+    assert (first, last) == (3.0, 5.0)
+    assert isinstance(failed, RunFailed)
     assert warm.counted("botanify_restarts_total") == 2
     assert await warm.one(6.0) == 6.0
     assert warm.scheduler.is_healthy
@@ -319,22 +299,20 @@ async def test_closed_scheduler_refuses_pictures(warm):
         await warm.one(1.0)
 
 
-def test_network_that_failed_is_freed_at_the_close_without_the_garbage_collector():
-    async def test():
-        gc.disable()
-        try:
-            async with WarmScheduler(GPU) as warm:
-                warm.throughput.broken = True
-                for _ in range(3):
-                    with pytest.raises(NotReady):
-                        await warm.one(1.0)
-            freed = weakref.ref(warm.throughput)
-            del warm.throughput
-            await until(lambda: freed() is None)
-        finally:
-            gc.enable()
-
-    run(test())
+@in_event_loop
+async def test_network_that_failed_is_freed_at_the_close_without_the_garbage_collector():
+    gc.disable()
+    try:
+        async with WarmScheduler(GPU) as warm:
+            warm.throughput.broken = True
+            for _ in range(3):
+                with pytest.raises(NotReady):
+                    await warm.one(1.0)
+        freed = weakref.ref(warm.throughput)
+        del warm.throughput
+        await until(lambda: freed() is None)
+    finally:
+        gc.enable()
 
 
 @scheduled(ONE_RUN)
@@ -345,8 +323,7 @@ async def test_cancelled_pictures_leave_the_queue_at_once(warm):
     await asyncio.wait([others[1]])
     assert warm.counted("botanify_pictures_queued") == 2
     assert len(warm.scheduler._queue) == 2  # a picture of 380 px takes 1.7 MB
-    warm.throughput.unblocked.set()
-    await asyncio.gather(*first, others[0], others[2])
+    await warm.finish(first, others)
 
 
 @scheduled(ONE_RUN)
@@ -360,18 +337,14 @@ async def test_close_finishes_runs_in_flight_and_drops_the_queue(warm):
 
 
 @given(starts=st.lists(st.integers(0, 3), min_size=1, max_size=6))
-def test_pictures_run_in_the_order_of_their_virtual_starts_and_equal_ones_as_they_came(starts):
-    async def test():
-        async with WarmScheduler(cpu_policy(1)) as warm:
-            await warm.fill()
-            queued = [
-                asyncio.create_task(warm.one(float(10 + at), virtual_starts_s=[start]))
-                for at, start in enumerate(starts)
-            ]
-            await asyncio.sleep(0)
-            warm.throughput.unblocked.set()
-            await asyncio.gather(*queued)
-            in_order = sorted(range(len(starts)), key=lambda at: starts[at])
-            assert warm.throughput.batches[1:] == [[float(10 + at)] for at in in_order]
-
-    run(test())
+@in_event_loop
+async def test_pictures_run_in_the_order_of_their_virtual_starts_and_equal_ones_as_they_came(starts):
+    async with WarmScheduler(cpu_policy(1)) as warm:
+        first, _ = await warm.fill()
+        queued = [
+            asyncio.create_task(warm.one(float(10 + at), virtual_starts_s=[start])) for at, start in enumerate(starts)
+        ]
+        await asyncio.sleep(0)
+        await warm.finish(first, queued)
+        in_order = sorted(range(len(starts)), key=lambda at: starts[at])
+        assert warm.throughput.batches[1:] == [[float(10 + at)] for at in in_order]
