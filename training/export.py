@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages, run_program
+from models.program import explain_missing_packages, run_program, tell_next
 
 explain_missing_packages("make train-env")
 
@@ -188,7 +188,8 @@ def _named(command: Export) -> Export:
                 versions.append((int(found[1]), int(found[2])))
     major, minor = max(versions)
     version = command.model_version or f"{major}.{minor + 1}.0"
-    print(f"Name and version: {name} {version}; --name and --model-version give others")
+    others = "" if command.name else "; --name and --model-version give others"
+    print(f"Name and version: {name} {version}{others}")
     if not command.description:
         print("No --description: the page shows the size of the data in its place")
     return replace(command, name=name, model_version=version)
@@ -319,7 +320,7 @@ def _print(bundle: Bundle) -> None:
     for precision, left_out in bundle.record.left_out.items():
         print(f"{precision} was LEFT OUT, because a check failed. {left_out.note}")
         _print_figures(left_out.checks, left_out.metrics)
-    print(f"Next: python -m serving --bundle {bundle.folder}")
+    tell_next(f"python -m serving --bundle {bundle.folder}")
 
 
 def _print_figures(checks: tuple[Check, ...], metrics: tuple[Metric, ...]) -> None:

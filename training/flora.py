@@ -7,6 +7,9 @@ Examples:
 It starts the programs that stand beside it, one after another: download, prepare, train, export, evaluate, promote. A
 step reads what the step before has left in OUT. The same command continues a run that was interrupted. For several GPUs
 it starts torchrun. Like train.py it exits with 75 after SIGTERM, so that a scheduler starts it again.
+
+A message of a step may name a flag that this program does not have. A flag of the training is a key of the recipe: give
+--recipe a copy that has it. For another step, run its printed command with the flag, and then this one again.
 """
 
 import os
@@ -22,7 +25,7 @@ from typing import Final, NamedTuple
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages, run_program
+from models.program import HAS_NEXT, explain_missing_packages, run_program
 
 explain_missing_packages("make train-env")
 
@@ -32,6 +35,7 @@ from msgspec.structs import replace
 from models.bundle import BUNDLE_FILE
 from models.errors import DataError, RecipeError
 from training import forecast
+from training.dataset.collection import CutShare
 from training.dataset.download import Download, download
 from training.dataset.manifest import MANIFEST_FILE, Manifest
 from training.dataset.others import NEGATIVES_LIST, UNKNOWN_LISTS
@@ -72,6 +76,10 @@ class Command(Section, frozen=True, kw_only=True):
     """A recipe, as for train.py; default: the flora's, or for a folder `own_folder`, without a GPU `plants`."""
     weights: str = ""
     """Initial weights, as for train.py."""
+    description: str = ""
+    """What the bundle is about, for its page; default: the flora's, or for a folder the size of the data."""
+    calibration_share: CutShare = 0.0
+    """For a folder, as for prepare.py: share of the pictures that calibrate the bundle; with 0 names are guesses."""
     without: tuple[str, ...] = ()
     """Data sets of the collection to leave out."""
     mirror: str = ""
@@ -143,6 +151,11 @@ def steps(command: Command) -> Iterator[Step]:
         flora = Flora(name=name, description="", collection="", recipe="own_folder", num_pictures=files)
     else:
         flora = read_flora(command.flora)
+        if command.calibration_share:
+            remedy = f"set calibration_share in {flora.collection}"
+            raise RecipeError(
+                "--calibration-share is for a folder of class folders", value=command.flora, remedy=remedy
+            )
         packed = command.out / "packed"
     recipe = command.recipe or flora.recipe
     read_recipe(Path(recipe))  # a wrong one ends here, and missing weights in the next step, before hours of work
@@ -150,7 +163,8 @@ def steps(command: Command) -> Iterator[Step]:
     if flora.num_pictures:
         yield Step("forecast", _program(*train, "--forecast", flora.num_pictures), packed / MANIFEST_FILE)
     if is_folder:
-        yield Step("prepare", _program("prepare", "folder", command.flora, "--out", data), data / MANIFEST_FILE)
+        share = ["--calibration-share", command.calibration_share] if command.calibration_share else []
+        yield Step("prepare", _program("prepare", "folder", command.flora, "--out", data, *share), data / MANIFEST_FILE)
     else:
         yield from _from_collection(flora, command, packed / MANIFEST_FILE)
     run_folder = command.out / "run"
@@ -159,7 +173,8 @@ def steps(command: Command) -> Iterator[Step]:
     needs = partial(_training_needs, recipe, packed, flora.num_pictures)
     yield Step("train", _program(*train, *flags), bundle / BUNDLE_FILE, needs)
     best = run_folder / "best.pt"
-    description = ["--description", flora.description] if flora.description else []
+    about = command.description or flora.description
+    description = ["--description", about] if about else []
     export: list[object] = ["export", "--checkpoint", best, "--data", packed, "--out", bundle, "--name", flora.name]
     yield Step("export", _program(*export, *description, *_others(data, _EXPORT)), bundle / BUNDLE_FILE)
     report = command.out / "report"
@@ -239,7 +254,7 @@ def _start(step: Step) -> None:
     if step.name == "train" and _num_gpus() > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "gpu", "--max-restarts", "3"]
     # Longer than torchrun's 30 s, for the last step and the checkpoint.
-    environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "240"} | os.environ
+    environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "240"} | os.environ | {HAS_NEXT: "1"}
     process = subprocess.Popen([*launcher, str(_PROJECT / program), *arguments], env=environment)
     stopped: list[int] = []
 
@@ -253,7 +268,8 @@ def _start(step: Step) -> None:
     signal.signal(signal.SIGINT, before[0])
     signal.signal(signal.SIGTERM, before[1])
     if code:
-        sys.stderr.write(f"{step.name} ended with code {code}; the same command continues there\n")
+        flags = "; of flags that its message names, --help says where they go" if code == 1 else ""
+        sys.stderr.write(f"{step.name} ended with code {code}; the same command continues there{flags}\n")
         raise SystemExit(EXIT_REQUEUE if stopped else code if code > 0 else 128 - code)
 
 

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Final
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages, run_program
+from models.program import explain_missing_packages, run_program, tell_next
 
 explain_missing_packages("make train-env")
 
@@ -281,8 +281,11 @@ def prepare(command: Folder | Table | Sources) -> Report:
     _print_report(report, command.out)
     if streamed and command.shards is not None:
         write_streamed_manifest(command.shards, Manifest(command.out), streamed)
-        print(f"The pictures are in {command.shards}. Next: python training/train.py RECIPE --data {command.shards}")
-    elif command.shards is not None:
+        print(f"The pictures are in {command.shards}")
+        tell_next(f"python training/train.py RECIPE --data {command.shards}")
+    elif command.shards is None:
+        tell_next(f"python training/train.py RECIPE --data {command.out}")
+    else:
         pack(Pack(data=command.out, out=command.shards, workers=command.workers))
     return report
 
@@ -458,11 +461,12 @@ def _print_report(report: Report, out: Path) -> None:
     if (num_calibration := report.by_split.get("calibration", 0)) < MIN_NAMED:
         print(
             f"  Names will be guesses: a promise of how often they are right needs {MIN_NAMED} calibration plants that "
-            f"get a name, and there are {num_calibration:,}. More, and --calibration-share 0.05, make one possible."
+            f"get a name, and there are {num_calibration:,}. More pictures, and --calibration-share 0.05 (in a "
+            "collection: calibration_share), make one possible."
         )
     for source, licenses in report.licenses.items():
         print(f"  {source}: {licenses.sentence}")
-    print(f"Written: {out / MANIFEST_FILE} and {out / HTML_FILE}. Next: python training/train.py RECIPE --data {out}")
+    print(f"Written: {out / MANIFEST_FILE} and {out / HTML_FILE}")
 
 
 def write_negatives(command: Negatives) -> Counter[str]:

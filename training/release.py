@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import explain_missing_packages, run_program
+from models.program import explain_missing_packages, run_program, tell_next
 
 explain_missing_packages("make train-env")
 
@@ -176,7 +176,7 @@ def promote(command: Promote) -> None:
         print(f"Report: {registry.folder / report}")
     entry = registry.promote(new, expected=before, report=report, accepted=accepted)
     print(f"Current: {entry} (before: {before or 'none'})")
-    print(f"Next: python -m serving --bundle {registry.folder / CURRENT}, or SIGHUP to a service that has it")
+    tell_next(f"python -m serving --bundle {registry.folder / CURRENT}, or SIGHUP to a service that has it")
 
 
 def list_registry(registry: "Registry") -> None:

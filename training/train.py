@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import clear_errors, explain_missing_packages, read_flags
+from models.program import clear_errors, explain_missing_packages, read_flags, tell_next
 
 explain_missing_packages("make train-env")
 
@@ -244,10 +244,8 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
         if position.best >= 0:
             found = f"best validation top-1 {position.best:.1%}"
             name = BEST
-        print(
-            f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; {found}. "
-            f"Next: python training/evaluate.py --checkpoint {folder / name} --data {recipe.data.data}"
-        )
+        print(f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; {found}")
+        tell_next(f"python training/evaluate.py --checkpoint {folder / name} --data {recipe.data.data}")
 
 
 def _resumes(command: Train) -> bool:

@@ -15,6 +15,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from models.errors import RecipeError
@@ -144,6 +145,25 @@ def test_a_step_that_fails_ends_with_its_code(tmp_path, monkeypatch, capsys):
     assert "prepare ended with code 3" in capsys.readouterr().err
 
 
+def test_what_comes_next_is_not_told_by_a_step_since_flora_starts_it(tmp_path, capfd):
+    write_pictures(tmp_path / "plants", 1)
+    step = next(step for step in steps(command(tmp_path)) if step.name == "prepare")
+    module._start(step)
+    said = capfd.readouterr().out
+    assert f"Written: {step.result}" in said
+    assert "Next:" not in said
+
+
+def test_description_and_calibration_share_reach_the_steps_that_ask_for_them(tmp_path):
+    write_pictures(tmp_path / "plants", 1)
+    asked = replace(command(tmp_path), description="My garden", calibration_share=0.1)
+    found = {step.name: step.arguments for step in steps(asked)}
+    assert found["prepare"][-2:] == ["--calibration-share", "0.1"]
+    assert found["export"][-2:] == ["--description", "My garden"]
+    with pytest.raises(RecipeError, match="set calibration_share in data_mini"):
+        list(steps(replace(asked, flora=Path("mini"))))
+
+
 FLORA = """
 name = "published"
 description = "Drawn plants."
@@ -205,6 +225,7 @@ def whole_run(published, folder):
     published.server.faults = []
     with started(published, folder) as process:
         assert process.wait() == 0, (folder / "log.txt").read_text()[-3000:]
+    assert "Next:" not in (folder / "log.txt").read_text()
     bundle = (folder / "out" / "registry" / "current").resolve()
     record = json.loads((bundle / "bundle.json").read_text())
     del record["created"], record["files"]

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from models.atomic_file import locked
 from models.errors import DataError, without_password
+from models.program import tell_next
 from training.dataset.archive import stem
 from training.dataset.collection import SourceEntry, read_collection
 from training.dataset.transfer import Fetcher, RemoteFile
@@ -102,10 +103,9 @@ def download(command: Download, *, tell: Callable[[str], None] = print) -> None:
         for handle, folder in plan.kaggle:
             _from_kaggle(handle, folder)
     without = f" --without {' '.join(command.without)}" if command.without else ""
-    tell(
-        f"Complete. Next: python training/prepare.py sources {command.collection} --root {command.root}{without} "
-        "--out DATA --shards PACKED"
-    )
+    tell("Complete")
+    collection_and_root = f"{command.collection} --root {command.root}{without}"
+    tell_next(f"python training/prepare.py sources {collection_and_root} --out DATA --shards PACKED", tell)
 
 
 def _add(plan: Plan, name: str, entry: SourceEntry, command: Download, fetcher: Fetcher) -> None:

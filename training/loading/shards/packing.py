@@ -28,7 +28,7 @@ from models.cores import cores
 from models.errors import DataError, PictureError, some_of
 from models.exif import exif_orientation
 from models.preprocess import open_picture, read_picture, sniff_format
-from models.program import read_part
+from models.program import read_part, tell_next
 from training.dataset.manifest import MANIFEST_FILE, Manifest, write_manifest
 from training.loading.shards.shard_files import (
     STORED_COLUMNS,
@@ -264,5 +264,7 @@ def _print_outcome(folder: Path, plan: ShardPlan, missing: Sequence[Shard], num_
             f"Next: run the missing parts ({parts}); the last one writes the manifest.",
         ]
     else:
-        lines += [f"Written: {folder / MANIFEST_FILE}. Next: python training/train.py RECIPE --data {folder}"]
+        lines += [f"Written: {folder / MANIFEST_FILE}"]
     Console(soft_wrap=True, highlight=False, markup=False).print("\n".join(lines))
+    if not missing:
+        tell_next(f"python training/train.py RECIPE --data {folder}")
