@@ -22,7 +22,17 @@ export function isKeeping() {
   }
 }
 
-export const switchKeeping = (isOn) => localStorage.setItem(SWITCH, isOn ? "yes" : "no");
+/** Makes a checkbox the switch; where the browser stores nothing it cannot be ticked. */
+export function setUpSwitch(box) {
+  box.checked = isKeeping();
+  box.addEventListener("change", () => {
+    try {
+      localStorage.setItem(SWITCH, box.checked ? "yes" : "no");
+    } catch {
+      box.checked = false;
+    }
+  });
+}
 
 /** Keeps what the page tells from now on. */
 export function setUpKeeping() {

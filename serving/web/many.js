@@ -2,6 +2,8 @@
 
 import { showAnswer } from "./answer.js";
 import { element, printed } from "./elements.js";
+import { tell } from "./events.js";
+import { setUpKeeping, setUpSwitch } from "./keep.js";
 import { modelOf } from "./model.js";
 import { waitBeforeRetry } from "./retry.js";
 import { harmSentences, knownAs, stateOf, verdictHeading } from "./sentences.js";
@@ -50,6 +52,7 @@ async function work() {
       else row.error = problem.detail || problem.title || String(problem);
     }
     showRow(row);
+    if (row.answer) tell("answered", { answer: row.answer, files: shown.get(row).files, originals: [file], where: null, element: shown.get(row).item.querySelector(".many__answer") });
     keep();
     show();
   }
@@ -114,8 +117,8 @@ function showRow(row) {
   const body = element("div", { className: "many__answer" });
   const details = element("details", {}, element("summary", { className: "many__line" }, line), body);
   details.addEventListener("toggle", async () => {
-    if (body.childElementCount === 0) body.replaceChildren(...showAnswer(row.answer, await modelOf(row.answer), shown.get(row).files));
-  });
+    body.prepend(...showAnswer(row.answer, await modelOf(row.answer), shown.get(row).files));
+  }, { once: true });
   item.replaceChildren(details);
 }
 
@@ -210,6 +213,8 @@ find("save").addEventListener("click", save);
 find("stop").addEventListener("click", stop);
 find("clear").addEventListener("click", clear);
 document.addEventListener("corrected", noteCorrection);
+setUpKeeping();
+setUpSwitch(find("keeping"));
 for (const row of rows) {
   shown.set(row, { item: element("li", { className: "many__row" }), picture: null, files: [] });
   showRow(row);

@@ -5,7 +5,7 @@ import { element, printed } from "./elements.js";
 import { fileOf, plantsIn } from "./exchange.js";
 import { dayOf, groupsOf, isFound } from "./garden.js";
 import { registerWorker } from "./install.js";
-import { isKeeping, notKeptSentence, noteCorrections, switchKeeping } from "./keep.js";
+import { notKeptSentence, noteCorrections, setUpSwitch } from "./keep.js";
 import { addPlants, allPlants, amendPlant, forgetAllPlants, forgetPlant } from "./kept.js";
 import { inWords, mapOf } from "./map.js";
 import { modelOf } from "./model.js";
@@ -161,8 +161,7 @@ find("search-form").addEventListener("submit", (event) => event.preventDefault()
 find("export").addEventListener("click", () => attempt(save));
 find("import").addEventListener("change", (event) => attempt(() => load(event)));
 find("forget-all").addEventListener("click", () => attempt(forgetAll));
-find("keeping").checked = isKeeping();
-find("keeping").addEventListener("change", ({ target }) => attempt(() => switchKeeping(target.checked)));
+setUpSwitch(find("keeping"));
 registerWorker();
 noteCorrections();
 attempt(list);

@@ -85,3 +85,25 @@ def test_each_photograph_has_an_answer_that_outlives_a_reload(new_page, running,
     assert page.locator("#rows > li").count() == 0
     page.reload()
     assert page.locator("#rows > li").count() == 0
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_answers_are_in_my_plants_unless_that_is_switched_off(new_page, running):
+    page = new_page("phone")
+    page.goto(f"{running.url}/web/many.html")
+    page.set_input_files("#files", [file(f"{number}.jpg", jpeg(color)) for number, color in enumerate((RED, GREEN))])
+    page.get_by_text("2 photographs answered").wait_for()
+    page.locator("summary.many__line").first.click()
+    page.locator("#rows > li:first-child").get_by_text("Kept in My plants").wait_for()
+    page.locator("summary.many__line").nth(1).click()
+    page.locator("#rows > li:nth-child(2)").get_by_role("button", name="Forget this plant").click()
+    page.get_by_text("It is forgotten.").wait_for()
+    page.get_by_label("Keep new answers").uncheck()
+    page.set_input_files("#files", file("3.jpg", jpeg(WHITE)))
+    page.get_by_text("3 photographs answered").wait_for()
+    page.get_by_role("link", name="My plants").first.click()
+    page.get_by_text("1 plant").wait_for()
+    assert page.locator("#plants .many__row").count() == 1
+    assert not page.get_by_label("Keep new answers").is_checked()

@@ -213,13 +213,13 @@ def test_nothing_is_kept_of_what_is_no_plant_or_once_it_is_switched_off(open_tab
     tab.show(NOT_A_PLANT)
     page.goto(PLANTS)
     page.get_by_text("No plants yet").wait_for()
-    page.get_by_label("Keep new answers on this device").uncheck()
+    page.get_by_label("Keep new answers").uncheck()
     page.goto(ADDRESS)
     tab.show(SPECIES)
     assert page.locator(".kept").count() == 0
     page.goto(PLANTS)
     page.get_by_text("No plants yet").wait_for()
-    assert not page.get_by_label("Keep new answers on this device").is_checked()
+    assert not page.get_by_label("Keep new answers").is_checked()
 
 
 @pytest.mark.browser
