@@ -49,7 +49,7 @@ function verdictCard(answer, model, state) {
     paragraph("verdict__trust", trustSentence(answer)),
     paragraph("verdict__meaning", verdictSentence(answer, model)),
     paragraph("verdict__meaning", choiceSentence(answer)),
-    paragraph("verdict__meaning", placeSentence(answer), { lang: "en" }),
+    paragraph("verdict__meaning", placeSentence(answer)),
     state !== "not_a_plant" && paragraph("verdict__caution", say("card.caution")),
     isNamed && !answer.look_alikes?.length && typicalPictures(namedSpecies(answer), NUM_REFERENCES),
     isNamed && readOn(answer),

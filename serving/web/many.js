@@ -49,7 +49,7 @@ async function work() {
       await answerTo(row, file, signal);
     } catch (problem) {
       if (signal.aborted) rows = rows.filter((other) => other !== row);
-      else row.error = problem.detail || problem.title || String(problem);
+      else row.error = problem.title ? `${problem.title}. ${problem.message}` : String(problem);
     }
     showRow(row);
     if (row.answer) tell("answered", { answer: row.answer, files: shown.get(row).files, originals: [file], where: null, element: shown.get(row).item.querySelector(".many__answer") });

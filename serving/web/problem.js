@@ -11,7 +11,8 @@ export function showProblem(problem, files, { onRetry, onRemove }) {
   return element("div", { className: "note note--error problem" },
     element("h3", {}, problem.title),
     refused && element("p", {}, say("problem.with", { n: problem.index + 1, file: refused.name })),
-    problem.detail && element("p", problem.code ? { lang: "en" } : {}, problem.detail),
+    problem.remedy && element("p", {}, problem.remedy),
+    problem.detail && element("p", { className: problem.remedy ? "fineprint" : "", ...(problem.code && { lang: "en" }) }, problem.detail),
     waitSentence(problem) && element("p", {}, waitSentence(problem)),
     problem.needsKey && keyForm(onRetry),
     refused && button(say("tray.remove", { n: problem.index + 1 }), () => onRemove(problem.index)),
@@ -22,7 +23,7 @@ export function showProblem(problem, files, { onRetry, onRemove }) {
 /** Returns the sentence for screen readers when a request fails. */
 export function announceProblem(problem) {
   const picture = problem.index !== null ? `${say("picture.title", { n: problem.index + 1 })}. ` : "";
-  return `${problem.title}. ${picture}${problem.detail} ${waitSentence(problem)}`.trimEnd();
+  return `${problem.title}. ${picture}${problem.message} ${waitSentence(problem)}`.trimEnd();
 }
 
 function waitSentence({ retryAfterS, detail }) {

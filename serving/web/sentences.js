@@ -1,7 +1,7 @@
 // What the card of an answer says, in plain words. No function needs a document; text.js explains what a sentence is.
 
 import { joined, languageNames } from "./formats.js";
-import { language, plainText, say } from "./text.js";
+import { hasText, language, plainText, say } from "./text.js";
 
 const MAX_NAMED = 3; // plants in one sentence
 const SURE_ALONE = 0.5; // a photograph says something by itself from here
@@ -120,12 +120,13 @@ export function aloneSentence({ predictions = [] }) {
 
 /** Returns why the place that was sent changed nothing, or null if it counts or none was sent. */
 export function placeSentence({ place = null }) {
-  return place === null || place.used ? null : place.reason;
+  if (place === null || place.used) return null;
+  return hasText(`place.${place.code}`) ? say(`place.${place.code}`) : place.reason;
 }
 
 /** Returns the warnings that `placeSentence` does not tell. */
-export function otherWarnings(answer) {
-  return answer.warnings.filter((warning) => warning !== placeSentence(answer));
+export function otherWarnings({ warnings, place = null }) {
+  return warnings.filter((warning) => warning !== place?.reason);
 }
 
 /** Returns what a screen reader says when the answer arrives. */

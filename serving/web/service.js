@@ -14,11 +14,11 @@ const UNAUTHORIZED = 401;
 /** Whether few browsers show a file, so that the service shall send a small picture of it back. */
 export const isHeic = ({ name }) => /\.hei[cf]$/i.test(name);
 
-/** A failure with a title and a detail for people; `index` is the position of the refused picture, from 0. */
+/** A failure with a title, a remedy in the language of the page and the service's own detail; `index` is the position of the refused picture, from 0. */
 export class ServiceProblem extends Error {
-  constructor({ title, detail = "", code = null, status = null, index = null, requestId = null, retryAfterS = null, canRetry = true, needsKey = false }) {
-    super(detail || title);
-    Object.assign(this, { title, detail, code, status, index, requestId, retryAfterS, canRetry, needsKey });
+  constructor({ title, remedy = "", detail = "", code = null, status = null, index = null, requestId = null, retryAfterS = null, canRetry = true, needsKey = false }) {
+    super(remedy || detail || title);
+    Object.assign(this, { title, remedy, detail, code, status, index, requestId, retryAfterS, canRetry, needsKey });
   }
 }
 
@@ -103,6 +103,7 @@ function problemOf(response, body) {
   return new ServiceProblem({
     code: known.code ?? null,
     title: hasText(`problem.${known.code}`) ? say(`problem.${known.code}`) : known.title || say("problem.status", { status: String(response.status) }),
+    remedy: hasText(`problem.${known.code}.detail`) ? say(`problem.${known.code}.detail`) : "",
     detail: known.detail || (known.title ? "" : say("problem.status.detail")),
     status: response.status,
     index: Number.isInteger(known.index) ? known.index : null,
