@@ -58,5 +58,5 @@ async function takeShared(request) {
   const shared = await caches.open(SHARED);
   const kept = files.map((file, index) => shared.put(`/shared/${index}`, new Response(file, { headers: { "X-Name": encodeURIComponent(file.name) } })));
   await Promise.allSettled(kept);
-  return Response.redirect("/?shared", 303);
+  return Response.redirect(`/?${new URLSearchParams([...new URL(request.url).searchParams, ["shared", ""]])}`, 303);
 }

@@ -250,6 +250,22 @@ def test_a_photograph_that_another_app_shares_is_identified(site, open_app):
 
 
 @pytest.mark.browser
+@pytest.mark.slow
+def test_another_language_answers_about_the_photographs_that_were_chosen(open_app):
+    tab = open_app()
+    tab.choose(*PHOTOGRAPHS[:2])
+    tab.answer_text()
+    tab.page.get_by_role("link", name="Deutsch").click()
+    tab.page.get_by_role("heading", name="Antwort").wait_for()
+    tab.answer_text()
+    assert tab.page.locator(".tile").count() == 2
+    assert tab.page.url.endswith("/")
+    tab.page.reload()
+    assert tab.page.evaluate("document.documentElement.lang") == "de"  # the service remembers it
+    assert tab.faults == []
+
+
+@pytest.mark.browser
 def test_browsers_find_no_fault_that_forbids_to_install_the_page(open_app):
     page = open_app().page
     devtools = page.context.new_cdp_session(page)
