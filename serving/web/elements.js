@@ -35,3 +35,10 @@ export function bar(score) {
   fill.hidden = score === 0; // a small score still has a visible bar
   return element("span", { className: "bar", "aria-hidden": "true" }, fill);
 }
+
+/** Gives a Blob to the person as a file. */
+export function download(content, name) {
+  const address = URL.createObjectURL(content);
+  element("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}

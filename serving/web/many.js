@@ -1,7 +1,7 @@
 // The page for many photographs: identifies each by itself, a few at a time, and lists the answers in the order of the photographs.
 
 import { showAnswer } from "./answer.js";
-import { element, printed } from "./elements.js";
+import { download, element, printed } from "./elements.js";
 import { tell } from "./events.js";
 import { setUpKeeping, setUpSwitch } from "./keep.js";
 import { modelOf } from "./model.js";
@@ -155,12 +155,6 @@ function clear() {
   find("files").focus();
 }
 
-function save() {
-  const address = URL.createObjectURL(new Blob([csvOf(answered())], { type: "text/csv" }));
-  element("a", { href: address, download: "plants.csv" }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
-}
-
 function sort() {
   const button = find("sort");
   button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));
@@ -209,7 +203,7 @@ drop.addEventListener("drop", async (event) => {
   add(await dropped(event.dataTransfer.items));
 });
 find("sort").addEventListener("click", sort);
-find("save").addEventListener("click", save);
+find("save").addEventListener("click", () => download(new Blob([csvOf(answered())], { type: "text/csv" }), "plants.csv"));
 find("stop").addEventListener("click", stop);
 find("clear").addEventListener("click", clear);
 document.addEventListener("corrected", noteCorrection);

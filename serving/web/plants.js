@@ -1,7 +1,7 @@
 // My plants: lists what this browser keeps, finds it by name, day and place, and opens it again. Everything stays on the device.
 
 import { showAnswer } from "./answer.js";
-import { element, printed } from "./elements.js";
+import { download, element, printed } from "./elements.js";
 import { fileOf, plantsIn } from "./exchange.js";
 import { dayOf, groupsOf, isFound } from "./garden.js";
 import { registerWorker } from "./install.js";
@@ -117,12 +117,6 @@ function ownPart(plant, words) {
   return element("div", { className: "search plants__own" }, element("label", {}, say("plants.note"), note), forget);
 }
 
-async function save() {
-  const address = URL.createObjectURL(await fileOf(rows.map(({ plant }) => plant)));
-  element("a", { href: address, download: "my-plants.json" }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
-}
-
 async function load({ target }) {
   const [file] = target.files;
   const plants = file ? plantsIn(await file.text()) : [];
@@ -158,7 +152,7 @@ async function attempt(work) {
 
 find("search").addEventListener("input", filter);
 find("search-form").addEventListener("submit", (event) => event.preventDefault());
-find("export").addEventListener("click", () => attempt(save));
+find("export").addEventListener("click", () => attempt(async () => download(await fileOf(rows.map(({ plant }) => plant)), "my-plants.json")));
 find("import").addEventListener("change", (event) => attempt(() => load(event)));
 find("forget-all").addEventListener("click", () => attempt(forgetAll));
 setUpSwitch(find("keeping"));
