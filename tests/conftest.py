@@ -52,3 +52,15 @@ def helpers_know_torch():
     clean_context(*_OF_WORKERS)
     if "forkserver" in multiprocessing.get_all_start_methods():
         forkserver.ensure_running()
+
+
+@pytest.fixture(scope="session")
+def sealed(tmp_path_factory):
+    """Seals a tiny bundle, with tables, places, examples or other weights if they are given; returns its folder."""
+    from tests.serving.tiny import seal_tiny_bundle
+
+    def seal(*version_and_weights, **fields):
+        scratch = tmp_path_factory.mktemp("sealed")
+        return seal_tiny_bundle(scratch / "tiny", scratch, *version_and_weights, **fields).folder
+
+    return seal

@@ -3,14 +3,12 @@ import json
 import pytest
 
 from benchmarks.gpu.service_speed import ServiceSpeed, measure
-from tests.serving.tiny import seal_tiny_bundle
 
 
 @pytest.mark.slow
-def test_a_run_on_a_cpu_measures_everything(tmp_path, capsys):
-    bundle = seal_tiny_bundle(tmp_path / "tiny", tmp_path).folder
+def test_a_run_on_a_cpu_measures_everything(sealed, tmp_path, capsys):
     flags = {"provider": "cpu", "precision": "fp32", "clients": 2, "seconds": 0.3, "lead_in_s": 0.1}
-    result = measure(ServiceSpeed(bundle=bundle, out=tmp_path / "service.json", **flags))
+    result = measure(ServiceSpeed(bundle=sealed(), out=tmp_path / "service.json", **flags))
     assert [each.batch_size for each in result.alone] == [1]
     assert [(each.photograph, each.concurrency) for each in result.served] == [
         (picture, clients) for picture in ("network size", "1 MP") for clients in (2, 1)

@@ -12,7 +12,7 @@ from serving.folder import Outcome
 from serving.folder.command import IdentifyFolder
 from tests.deploy.service_files import ROOT
 from tests.serving.folder.photograph_folder import draw_photographs, program, rows_of
-from tests.serving.tiny import GREEN, seal_tiny_bundle
+from tests.serving.tiny import GREEN
 
 SLURM = ROOT / "deploy" / "slurm" / "identify.sbatch"
 MANIFEST = ROOT / "deploy" / "kubernetes" / "identify.yaml"
@@ -64,10 +64,9 @@ def test_a_wrong_command_line_ends_the_job_at_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_array_makes_one_table(tmp_path):
-    bundle = seal_tiny_bundle(tmp_path / "bundle", tmp_path).folder
+def test_an_array_makes_one_table(sealed, tmp_path):
     photographs = draw_photographs(tmp_path / "photos", {f"{index}.jpg": GREEN for index in range(60)})
-    arguments = [photographs, "--out", tmp_path / "out", "--bundle", bundle]
+    arguments = [photographs, "--out", tmp_path / "out", "--bundle", sealed()]
     srun = f'shift 3; exec {shlex.join(program(2))} "$@"'
     for index in (2, 0, 1):
         assert not (tmp_path / "out" / "results.parquet").exists()

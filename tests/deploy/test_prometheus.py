@@ -13,13 +13,12 @@ import pytest
 import yaml
 
 from serving.corrections.store import Store
-from tests.deploy.load import OpenLoad
 from tests.deploy.service_files import PROMETHEUS, panel_queries, read_yaml
 from tests.deploy.tools import needs
 from tests.make import ran
 from tests.serving.corrections.kept import correction
+from tests.serving.load import OpenLoad
 from tests.serving.program import service
-from tests.serving.tiny import seal_tiny_bundle
 
 pytestmark = pytest.mark.deploy
 
@@ -101,12 +100,11 @@ class Watcher:
 @needs("prometheus")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_alerts_fire_under_load_and_when_the_service_is_gone_and_the_panels_show_data(tmp_path):
-    bundle = seal_tiny_bundle(tmp_path / "tiny", tmp_path).folder
+def test_alerts_fire_under_load_and_when_the_service_is_gone_and_the_panels_show_data(sealed, tmp_path):
     flags = ("--metrics", "0", "--max-requests", "1", "--corrections", tmp_path / "corrections")
     with Store(tmp_path / "corrections") as store:
         store.put(correction(0, created=datetime.now(UTC).isoformat()), [])
-    with service(bundle, *flags) as running:
+    with service(sealed(), *flags) as running:
         metrics = running.event("serving_metrics")["url"].removeprefix("http://").removesuffix("/metrics")
         with prometheus(metrics, tmp_path) as watcher:
             watcher.wait_for(lambda: [one["value"][1] for one in watcher.query("sum(up)")] == ["1"])

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import time
@@ -11,12 +10,12 @@ from contextlib import ExitStack, contextmanager
 import httpx
 import pytest
 
-from tests.deploy.load import OpenLoad
 from tests.deploy.service_files import NGINX
 from tests.deploy.tools import needs
 from tests.make import ran
+from tests.serving.load import OpenLoad, best, point, version_of
 from tests.serving.program import service
-from tests.serving.tiny import RED, WEIGHTS, images, jpeg, seal_tiny_bundle
+from tests.serving.tiny import WEIGHTS, images, jpeg
 
 pytestmark = [pytest.mark.deploy, needs("nginx")]
 HOSTS = ("127.0.0.11", "127.0.0.12")
@@ -83,8 +82,7 @@ class Replicas:
         self.running[host] = stack.enter_context(service(self._bundle, *flags, "--trusted-proxies", "127.0.0.1"))
 
     def reload(self, host, version):
-        self.running[host].process.send_signal(signal.SIGHUP)
-        self.running[host].event("reloaded", version=version)
+        self.running[host].reload(version)
 
     def restart(self, host):
         code = self.running[host].stop()
@@ -104,28 +102,9 @@ class Replicas:
 
 
 @pytest.fixture
-def versions(tmp_path):
+def versions(sealed):
     """Three bundles; the second one has other weights, so it gives another name."""
-    weights = {"1.0.0": WEIGHTS, "2.0.0": -WEIGHTS, "3.0.0": WEIGHTS}
-    return {
-        version: seal_tiny_bundle(tmp_path / version, tmp_path, version, weight).folder
-        for version, weight in weights.items()
-    }
-
-
-def point(link, folder):
-    """Points the link to another folder, atomically."""
-    new = link.with_suffix(".new")
-    new.symlink_to(folder)
-    new.replace(link)
-
-
-def version_of(response):
-    return response.json()["model"]["version"]
-
-
-def best(response):
-    return response.json()["predictions"][0]["scientific_name"]
+    return {"1.0.0": sealed("1.0.0"), "2.0.0": sealed("2.0.0", -WEIGHTS), "3.0.0": sealed("3.0.0")}
 
 
 def test_nginx_accepts_the_configuration(tmp_path):
@@ -168,13 +147,12 @@ def test_no_request_fails_while_the_bundle_changes_and_each_replica_restarts(ver
 
 
 @pytest.mark.slow
-def test_a_client_stays_with_a_replica_and_corrects_what_another_one_answered(tmp_path):
-    bundle = seal_tiny_bundle(tmp_path / "bundle", tmp_path).folder
-    replicas = Replicas(bundle, "--corrections", tmp_path / "corrections")
+def test_a_client_stays_with_a_replica_and_corrects_what_another_one_answered(sealed, tmp_path):
+    replicas = Replicas(sealed(), "--corrections", tmp_path / "corrections")
     balanced = []  # the ids of each client's answers
 
     def ask(client, url):
-        request_id = client.post(f"{url}/identify", files=images(jpeg(RED))).raise_for_status().json()["request_id"]
+        request_id = client.post(f"{url}/identify", files=images(jpeg())).raise_for_status().json()["request_id"]
         client.post(f"{balancer}/identify/{request_id}/correction?taxon=Rosa canina").raise_for_status()
         return request_id
 

@@ -12,7 +12,7 @@ from serving.access.control import RateLimiter
 from serving.app import create_app
 from serving.settings import Settings
 from tests.serving.raw_http import SOON_S, App, serve
-from tests.serving.tiny import InProcessDecoder, seal_tiny_bundle
+from tests.serving.tiny import InProcessDecoder
 from tests.waiting import wait_until
 
 
@@ -25,9 +25,8 @@ def _same_logging():
 
 
 @pytest.fixture(scope="session")
-def bundle_folder(tmp_path_factory):
-    scratch = tmp_path_factory.mktemp("bundle")
-    return seal_tiny_bundle(scratch / "tiny", scratch).folder
+def bundle_folder(sealed):
+    return sealed()
 
 
 @pytest.fixture

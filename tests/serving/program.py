@@ -39,6 +39,11 @@ class RunningService:
         assert event, f"no event {name!r}; the last lines are {self.lines[-5:]}"
         return event
 
+    def reload(self, version=None):
+        """Has the service read its bundle again, and waits until it answers with it."""
+        self.process.send_signal(signal.SIGHUP)
+        self.event("reloaded", **({"version": version} if version else {}))
+
     def stop(self, number=signal.SIGTERM):
         """Sends a signal and returns the exit code."""
         self.process.send_signal(number)

@@ -18,7 +18,7 @@ from serving.access.keys import make_key
 from serving.errors import RateLimited
 from serving.metrics import Metrics
 from tests.serving.raw_http import receive_all
-from tests.serving.tiny import FakeNetwork, assert_problem, images, jpeg
+from tests.serving.tiny import FakeNetwork, assert_problem, post
 from tests.waiting import wait_until
 
 ADMIN_SECRET, ADMIN = make_key("operator", is_admin=True)
@@ -135,7 +135,7 @@ def test_metrics_port_in_use_is_one_clear_error():
 @pytest.mark.usefixtures("still_clock")
 def test_responses_say_what_the_client_may_still_send(start):
     client = start(rate_per_minute=6, rate_burst=3)
-    answers = [client.post("/identify", files=images(jpeg())) for _ in range(2)]
+    answers = [post(client) for _ in range(2)]
     answers += [client.get("/species?limit=0"), client.get("/species")]
     assert [answer.status_code for answer in answers] == [200, 200, 422, 429]
     assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"client";q=3;w=30'}

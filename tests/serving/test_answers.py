@@ -22,23 +22,15 @@ from tests.serving.tiny import (
     draw,
     encode,
     form,
-    images,
+    identify,
     jpeg,
     part,
     place_weights,
+    post,
+    scores,
 )
 
 SPEC = InputSpec(height=SIDE_PX, width=SIDE_PX, train_px=SIDE_PX)
-
-
-def identify(client, *pictures, **options):
-    response = client.post("/identify", files=images(*pictures), **options)
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def scores(answer):
-    return {prediction["taxon_id"]: prediction["score"] for prediction in answer["predictions"]}
 
 
 def expected_scores(*pictures):
@@ -228,12 +220,11 @@ def test_form_field_k_equals_the_query(client):
 
 @pytest.mark.parametrize("k", ["0", "many", ""])
 def test_wrong_form_field_is_refused_beside_a_right_query(client, k):
-    response = client.post("/identify?k=2", files=images(jpeg()), data={"k": k})
-    assert_problem(response, 422, "bad_parameter")
+    assert_problem(post(client, params={"k": "2"}, data={"k": k}), 422, "bad_parameter")
 
 
 def test_query_takes_precedence_over_the_form_field(client):
-    answer = client.post("/identify?k=4", files=images(jpeg()), data={"k": "2"}).json()
+    answer = post(client, params={"k": "4"}, data={"k": "2"}).json()
     assert len(answer["predictions"]) == 4
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 import structlog
 
-from tests.serving.tiny import TAXONOMY, assert_problem, images, jpeg
+from tests.serving.tiny import TAXONOMY, assert_problem, jpeg, post
 
 ERROR_STATUSES = {"400", "401", "408", "413", "415", "422", "429", "500", "503", "504"}
 
@@ -16,7 +16,7 @@ ERROR_STATUSES = {"400", "401", "408", "413", "415", "422", "429", "500", "503",
 
 def test_request_id_of_the_client_is_in_headers_body_and_log(client):
     with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
-        response = client.post("/identify", files=images(jpeg()), headers={"x-request-id": "plant-42"})
+        response = post(client, headers={"x-request-id": "plant-42"})
     assert response.headers["x-request-id"] == "plant-42"
     assert response.json()["request_id"] == "plant-42"
     assert [line["request_id"] for line in lines] == ["plant-42"]
@@ -24,7 +24,7 @@ def test_request_id_of_the_client_is_in_headers_body_and_log(client):
 
 @pytest.mark.parametrize("sent", ["a b", "x" * 129, "garden/42", "/", ".", ".."])
 def test_request_id_that_cannot_be_a_part_of_an_address_is_replaced(client, sent):
-    answer = client.post("/identify", files=images(jpeg()), headers={"x-request-id": sent})
+    answer = post(client, headers={"x-request-id": sent})
     assert re.fullmatch("[0-9a-f]{32}", answer.json()["request_id"])
     assert answer.headers["x-request-id"] == answer.json()["request_id"]
 
@@ -72,8 +72,8 @@ def test_usual_addresses_of_documentation_lead_to_ours(client, address, page):
 
 def test_metrics_count_requests_stages_pictures_and_refusals(start):
     client = start(in_process=False)
-    client.post("/identify", files=images(jpeg(), jpeg()))
-    client.post("/identify", files=images(b"text"))
+    post(client, jpeg(), jpeg())
+    post(client, b"text")
     client.get("/nowhere/at/all")
     response = client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -15,20 +15,18 @@ from serving.errors import NotReady
 from serving.scheduling.scheduler import Scheduler
 from tests.serving.conftest import wait_until_ready
 from tests.serving.program import PATIENCE_S
-from tests.serving.tiny import FakeNetwork, InProcessDecoder, assert_problem, images, jpeg
+from tests.serving.tiny import FakeNetwork, InProcessDecoder, assert_problem, jpeg, post
 from tests.waiting import wait_until
 
-
-def post(client, num_pictures=1, **how):
-    return client.post("/identify", files=images(*[jpeg()] * num_pictures), **how)
+FIVE = [jpeg()] * 5
 
 
 @contextmanager
-def held_request(client, session, num_pictures=1):
+def held_request(client, session, *pictures):
     """Sends a request whose network run ends with the context; yields the future of its response."""
     session.hold()
     with ThreadPoolExecutor(1) as thread:
-        response = thread.submit(post, client, num_pictures)
+        response = thread.submit(post, client, *pictures)
         assert session.entered.wait(PATIENCE_S)
         try:
             yield response
@@ -41,8 +39,8 @@ def test_request_that_would_wait_too_long_is_overloaded(start):
     client = start(session=session)
     admission = client.service.admission
     with ThreadPoolExecutor(1) as thread:
-        with held_request(client, session, num_pictures=5) as first:
-            second = thread.submit(post, client, 5)
+        with held_request(client, session, *FIVE) as first:
+            second = thread.submit(post, client, *FIVE)
             wait_until(lambda: admission.num_pictures >= 10)
             admission.service_time.seconds_per_picture = 0.5
             refused = post(client)
@@ -93,7 +91,7 @@ def test_answer_times_out_at_its_deadline_while_the_network_still_runs(start, mo
     with monkeypatch.context() as patch:
         patch.setattr("serving.identify.asyncio.wait", until_the_network_runs)
         session.hold()
-        problem = assert_problem(post(client, 3), 504, "timed_out")
+        problem = assert_problem(post(client, *FIVE[:3]), 504, "timed_out")
     assert "at most 20 seconds" in problem["detail"]
     session.free.set()
     assert post(client).status_code == 200
@@ -121,7 +119,7 @@ def test_refused_pictures_leave_the_pace_as_it_is(start):
     service_time = client.service.admission.service_time
     service_time.seconds_per_picture = 50.0
     for _ in range(3):
-        assert_problem(client.post("/identify", files=images(b"no picture")), 415, "unsupported_format")
+        assert_problem(post(client, b"no picture"), 415, "unsupported_format")
     assert service_time.seconds_per_picture == 50.0
     assert post(client).status_code == 200
     assert service_time.seconds_per_picture < 50.0

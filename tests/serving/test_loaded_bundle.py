@@ -15,7 +15,7 @@ from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
 from serving.metrics import Metrics
 from serving.scheduling.networks import cpu_policy
 from serving.species import read_taxa_lists
-from tests.serving.tiny import FakeNetwork, InProcessDecoder, in_event_loop, jpeg, seal_tiny_bundle, tables
+from tests.serving.tiny import FakeNetwork, InProcessDecoder, in_event_loop, jpeg, tables
 from tests.waiting import until
 
 
@@ -198,18 +198,17 @@ ROSE = (5.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # the logits of a fake network are all eq
 
 
 @pytest.fixture
-def golden_of_a_rose(settings, tmp_path):
+def golden_of_a_rose(settings, sealed):
     """Settings with a bundle whose network must call the golden picture a rose."""
     golden = Golden(jpeg(), {"fp32": ROSE})
-    return replace(settings, bundle=seal_tiny_bundle(tmp_path / "golden", tmp_path, golden=golden).folder)
+    return replace(settings, bundle=sealed(golden=golden))
 
 
 @in_event_loop
-async def test_network_with_other_features_than_the_tables_does_not_start(settings, tmp_path):
+async def test_network_with_other_features_than_the_tables_does_not_start(settings, sealed):
     network = FakeNetwork()
     network.num_features = 4
-    sealed = seal_tiny_bundle(tmp_path / "calibrated", tmp_path, calibration=tables())
-    loaded = open_bundle(replace(settings, bundle=sealed.folder), Metrics(), network)
+    loaded = open_bundle(replace(settings, bundle=sealed(calibration=tables())), Metrics(), network)
     with pytest.raises(BundleError, match="the calibration tables do not fit the network"):
         await loaded.warm_up(InProcessDecoder())
     loaded.scheduler.close()

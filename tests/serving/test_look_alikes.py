@@ -5,35 +5,28 @@ import pytest
 from models.examples import Example
 from models.ranking import Thresholds
 from tests.serving.conftest import ready_service
-from tests.serving.tiny import BLUE, GREEN, RED, draw, encode, jpeg, seal_tiny_bundle
+from tests.serving.tiny import BLUE, GREEN, RED, draw, encode, identify, jpeg, taxon_ids
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    scratch = tmp_path_factory.mktemp("look_alikes")
+def client(sealed):
     similar = {
         "rosa-canina": ("crocus-vernus", "rosa-rugosa"),
         "bellis-perennis": ("rosa-canina",),
         "crocus": ("rosa-rugosa",),
     }
-    folder = seal_tiny_bundle(
-        scratch / "tiny",
-        scratch,
+    folder = sealed(
         examples=[(Example("rosa-canina", "0.webp", "Ann", "CC-BY-4.0", "drawn"), encode(draw(RED), "WEBP"))],
         look_alikes=similar,
         thresholds=Thresholds(species=0.4, genus=0.5),
-    ).folder
+    )
     with ready_service(bundle=folder) as client:
         yield client
 
 
-def identify(client, color, **query):
-    answer = client.post("/identify", files={"image": jpeg(color)}, params=query).json()
-    return answer, answer["look_alikes"]
-
-
 def test_look_alikes_are_taxa_like_those_of_the_ranking(client):
-    answer, similar = identify(client, RED, lang="de")
+    answer = identify(client, lang="de")
+    similar = answer["look_alikes"]
     assert (answer["verdict"]["rank"], answer["verdict"]["name"]) == ("species", "Rosa canina")
     assert answer["verdict"]["reason"].endswith(" It is often taken for Rosa rugosa or Crocus vernus.")
     assert [each["position"] for each in similar] == [1, 2]
@@ -43,16 +36,17 @@ def test_look_alikes_are_taxa_like_those_of_the_ranking(client):
 
 
 def test_a_genus_has_none(client):
-    answer, similar = identify(client, BLUE)
-    assert (answer["verdict"]["rank"], answer["predictions"][0]["taxon_id"], similar) == ("genus", "crocus", [])
+    answer = identify(client, jpeg(BLUE))
+    assert (answer["verdict"]["rank"], answer["predictions"][0]["taxon_id"]) == ("genus", "crocus")
+    assert answer["look_alikes"] == []
 
 
 def test_a_choice_of_taxa_leaves_out_the_others(client):
-    answer, similar = identify(client, RED, taxa=["Rosa canina", "Rosa rugosa", "Bellis"])
-    assert [each["scientific_name"] for each in similar] == ["Rosa rugosa"]
+    answer = identify(client, taxa=["Rosa canina", "Rosa rugosa", "Bellis"])
+    assert taxon_ids(answer["look_alikes"]) == ["rosa-rugosa"]
     assert answer["verdict"]["reason"].endswith(" It is often taken for Rosa rugosa.")
 
 
 def test_pictures_of_a_look_alike_are_counted(client):
-    _, similar = identify(client, GREEN)
-    assert [(each["taxon_id"], each["num_images"]) for each in similar] == [("rosa-canina", 1)]
+    (similar,) = identify(client, jpeg(GREEN))["look_alikes"]
+    assert (similar["taxon_id"], similar["num_images"]) == ("rosa-canina", 1)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from models.bundle import load_bundle, seal_bundle
 from models.preprocess import InputSpec
 from tests.serving.program import PATIENCE_S, ROOT, assert_one_clear_line, receive_all, run, service
-from tests.serving.tiny import TAXONOMY, images, jpeg, write_network
+from tests.serving.tiny import TAXONOMY, identify, jpeg, post, write_network
 
 # ---- start, answer, shutdown
 
@@ -24,7 +24,7 @@ from tests.serving.tiny import TAXONOMY, images, jpeg, write_network
 def test_service_answers_and_ends_cleanly_on_sigterm(bundle_folder):
     with service(bundle_folder) as running:
         with running.client() as client:
-            response = client.post("/identify", files=images(jpeg()), headers={"x-request-id": "wire-1"})
+            response = post(client, headers={"x-request-id": "wire-1"})
             assert response.status_code == 200
             assert client.get("/").text.startswith("<!DOCTYPE html>")
             assert client.head("/model").headers["content-length"] == client.get("/model").headers["content-length"]
@@ -43,9 +43,8 @@ def test_openvino_answers_as_onnx_runtime_does(bundle_folder, tmp_path):
             service(bundle_folder, "--provider", provider, HOME=str(tmp_path)) as running,
             running.client() as client,
         ):
-            running.event("ready")
             with ThreadPoolExecutor(4) as pool:
-                found = list(pool.map(lambda _: client.post("/identify", files=images(jpeg())).json(), range(12)))
+                found = list(pool.map(lambda _: identify(client), range(12)))
             assert {each["predictions"][0]["scientific_name"] for each in found} == {
                 found[0]["predictions"][0]["scientific_name"]
             }

@@ -27,10 +27,11 @@ from tests.serving.tiny import (
     WHITE,
     InProcessDecoder,
     assert_problem,
-    images,
+    identify,
     jpeg,
-    seal_tiny_bundle,
+    scores,
     tables,
+    taxon_ids,
 )
 from tests.waiting import wait_until
 
@@ -40,42 +41,14 @@ PLANTS = [jpeg(RED), jpeg((200, 60, 40)), jpeg(GREEN), jpeg(BLUE)]
 SHOE = jpeg(WHITE)
 
 
-def sealed(tmp_path_factory, **fields):
-    scratch = tmp_path_factory.mktemp("calibrated")
-    return seal_tiny_bundle(scratch / "tiny", scratch, **fields).folder
-
-
 @pytest.fixture(scope="module")
-def calibrated_folder(tmp_path_factory):
-    return sealed(tmp_path_factory, calibration=tables(), promises=Promises(genus=PROMISE), coverages=(MEASURED,))
-
-
-@pytest.fixture(scope="module")
-def lists_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lists")
-    (folder / "roses.txt").write_text("Rosa\nQuercus robur\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def calibrated(calibrated_folder, lists_folder):
+def calibrated(sealed, tmp_path_factory):
     """The service with a bundle that has tables."""
-    with ready_service(bundle=calibrated_folder, taxa_lists=lists_folder) as client:
+    lists = tmp_path_factory.mktemp("lists")
+    (lists / "roses.txt").write_text("Rosa\nQuercus robur\n")
+    bundle = sealed(calibration=tables(), promises=Promises(genus=PROMISE), coverages=(MEASURED,))
+    with ready_service(bundle=bundle, taxa_lists=lists) as client:
         yield client
-
-
-def ask(client, *pictures, **parameters):
-    response = client.post("/identify", files=images(*pictures), params={"k": 50, **parameters})
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def scores(answer):
-    return {entry["taxon_id"]: entry["score"] for entry in answer["predictions"]}
-
-
-def ids(predictions):
-    return [entry["taxon_id"] for entry in predictions]
 
 
 # ---- pictures
@@ -83,7 +56,7 @@ def ids(predictions):
 
 @pytest.mark.parametrize(("one", "other"), list(itertools.combinations(PLANTS, 2)))
 def test_shoe_among_two_good_pictures_changes_no_score_by_5_percent(calibrated, one, other):
-    good, mixed = ask(calibrated, one, other), ask(calibrated, one, SHOE, other)
+    good, mixed = identify(calibrated, one, other), identify(calibrated, one, SHOE, other)
     assert scores(mixed) == pytest.approx(scores(good), abs=0.05)
     assert mixed["verdict"]["name"] == good["verdict"]["name"]
     assert mixed["images"][1]["weight"] == 0
@@ -91,25 +64,25 @@ def test_shoe_among_two_good_pictures_changes_no_score_by_5_percent(calibrated, 
 
 
 def test_each_picture_has_its_share_and_its_own_predictions(calibrated):
-    answer = ask(calibrated, jpeg(RED), SHOE, jpeg(BLUE))
+    answer = identify(calibrated, jpeg(RED), SHOE, jpeg(BLUE))
     assert sum(image["weight"] for image in answer["images"]) == pytest.approx(1)
     for image, picture in zip(answer["images"], (jpeg(RED), SHOE, jpeg(BLUE)), strict=True):
-        alone = ask(calibrated, picture)
+        alone = identify(calibrated, picture)
         assert image["predictions"] == alone["predictions"][:3]
         assert image["plant_score"] == pytest.approx(alone["plant_score"])
 
 
 def test_pictures_of_a_shoe_are_not_a_plant_and_the_list_is_still_there(calibrated):
-    answer = ask(calibrated, SHOE, SHOE)
+    answer = identify(calibrated, SHOE, SHOE)
     assert (answer["verdict"]["rank"], answer["verdict"]["name"]) == ("not_a_plant", None)
     assert answer["plant_score"] < 0.05
     assert len(answer["predictions"]) == len(TAXA)
 
 
-def test_plant_that_is_unlike_the_known_ones_is_uncertain(start, tmp_path_factory):
+def test_plant_that_is_unlike_the_known_ones_is_uncertain(start, sealed):
     cutoffs = tables().cutoffs
     strict = tables(cutoffs=type(cutoffs)(plant=cutoffs.plant, familiar=1.0))
-    answer = ask(start(bundle=sealed(tmp_path_factory, calibration=strict)), jpeg(RED))
+    answer = identify(start(bundle=sealed(calibration=strict)), jpeg(RED))
     assert (answer["verdict"]["rank"], answer["verdict"]["name"]) == ("uncertain", None)
     assert answer["verdict"]["unknown_plant"]
 
@@ -118,15 +91,15 @@ def test_plant_that_is_unlike_the_known_ones_is_uncertain(start, tmp_path_factor
 
 
 def test_candidate_set_has_every_field(calibrated):
-    answer = ask(calibrated, jpeg(RED), coverage=0.8, coverage_kind="macro")
+    answer = identify(calibrated, jpeg(RED), coverage=0.8, coverage_kind="macro")
     found = answer["candidates"]
     by_id = scores(answer)
     assert (found["coverage"], found["kind"], found["guarantee"]) == (0.8, "macro", "macro")
     assert found["num_uncalibrated_taxa"] == 1
     assert found["num_taxa"] == len(found["taxa"]) > 0
-    assert found["score"] == pytest.approx(sum(by_id[each] for each in ids(found["taxa"])))
+    assert found["score"] == pytest.approx(sum(by_id[each] for each in taxon_ids(found["taxa"])))
     assert [entry["position"] for entry in found["taxa"]] == list(range(1, len(found["taxa"]) + 1))
-    assert ask(calibrated, jpeg(RED))["candidates"] is None
+    assert identify(calibrated, jpeg(RED))["candidates"] is None
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -137,10 +110,10 @@ def test_candidate_set_has_every_field(calibrated):
 )
 def test_higher_coverage_includes_the_set_of_lower_coverage(calibrated, pictures, coverages, kind):
     small, large = (
-        ask(calibrated, *pictures, coverage=f"0.{coverage}", coverage_kind=kind)["candidates"]
+        identify(calibrated, *pictures, coverage=f"0.{coverage}", coverage_kind=kind)["candidates"]
         for coverage in sorted(coverages)
     )
-    assert set(ids(small["taxa"])) <= set(ids(large["taxa"]))
+    assert set(taxon_ids(small["taxa"])) <= set(taxon_ids(large["taxa"]))
     assert small["score"] <= large["score"] + 1e-9
 
 
@@ -158,7 +131,10 @@ def test_higher_coverage_includes_the_set_of_lower_coverage(calibrated, pictures
     ],
 )
 def test_chosen_taxa_share_the_whole_probability(calibrated, taxa, allowed, coverage):
-    free, answer = ask(calibrated, jpeg(BLUE), jpeg(RED)), ask(calibrated, jpeg(BLUE), jpeg(RED), taxa=taxa, **coverage)
+    free, answer = (
+        identify(calibrated, jpeg(BLUE), jpeg(RED)),
+        identify(calibrated, jpeg(BLUE), jpeg(RED), taxa=taxa, **coverage),
+    )
     kept = {name: score for name, score in scores(free).items() if name in allowed}
     assert scores(answer) == pytest.approx({name: score / sum(kept.values()) for name, score in kept.items()})
     assert answer["discarded_mass"] == pytest.approx(1 - sum(kept.values()))
@@ -168,13 +144,13 @@ def test_chosen_taxa_share_the_whole_probability(calibrated, taxa, allowed, cove
     assert answer["verdict"]["promise"] is None
     if coverage:
         assert answer["candidates"]["guarantee"] is None
-        assert set(ids(answer["candidates"]["taxa"])) <= allowed
+        assert set(taxon_ids(answer["candidates"]["taxa"])) <= allowed
     assert len(answer["warnings"]) == taxa.count("list:roses")
 
 
 @pytest.mark.parametrize("taxa", ["Asteraceae", "daisy", "Bellis perennis"])
 def test_a_choice_that_leaves_one_name_is_not_confirmed_by_a_verdict(calibrated, taxa):
-    answer = ask(calibrated, jpeg(BLUE), taxa=taxa)
+    answer = identify(calibrated, jpeg(BLUE), taxa=taxa)
     assert (answer["verdict"]["rank"], answer["verdict"]["name"]) == ("uncertain", None)
     assert answer["verdict"]["reason"] == (
         "every allowed taxon is of the species Bellis perennis; every allowed taxon is of the genus Bellis; "
@@ -188,31 +164,29 @@ def test_reload_reads_the_lists_again(start, tmp_path):
     secret, key = make_key("operator", is_admin=True)
     client = start(taxa_lists=tmp_path, api_keys=key.line)
     client.headers["X-API-Key"] = secret
-    assert set(scores(ask(client, SHOE, taxa="list:mine"))) == {"rosa-canina", "rosa-rugosa"}
+    assert set(scores(identify(client, SHOE, taxa="list:mine"))) == {"rosa-canina", "rosa-rugosa"}
     (tmp_path / "mine.txt").write_text("daisy")
     assert client.post("/admin/reload").status_code == 200
-    assert set(scores(ask(client, SHOE, taxa="list:mine"))) == {"bellis-perennis"}
+    assert set(scores(identify(client, SHOE, taxa="list:mine"))) == {"bellis-perennis"}
     (tmp_path / "mine.txt").write_text("")
     assert_problem(client.post("/admin/reload"), 409, "reload_refused")
-    assert set(scores(ask(client, SHOE, taxa="list:mine"))) == {"bellis-perennis"}
+    assert set(scores(identify(client, SHOE, taxa="list:mine"))) == {"bellis-perennis"}
 
 
 # ---- bundles without tables
 
 
 def test_bundle_without_tables_answers_without_them_and_says_so(client):
-    answer = ask(client, jpeg(RED), SHOE, coverage=0.9)
+    answer = identify(client, jpeg(RED), SHOE, coverage=0.9)
     assert (answer["plant_score"], answer["candidates"]) == (None, None)
     assert [(image["plant_score"], image["weight"]) for image in answer["images"]] == [(None, 0.5)] * 2
     assert answer["warnings"] == ["The parameter 'coverage' was ignored: this model has no table for candidate sets."]
-    assert set(scores(ask(client, jpeg(RED), taxa="Rosa"))) == {"rosa-canina", "rosa-rugosa"}
+    assert set(scores(identify(client, jpeg(RED), taxa="Rosa"))) == {"rosa-canina", "rosa-rugosa"}
 
 
-def test_bundle_whose_tables_give_no_finite_plant_score_is_refused(tmp_path_factory):
+def test_bundle_whose_tables_give_no_finite_plant_score_is_refused(sealed):
     features = replace(tables().features, basis_FD=np.full((3, 3), 1e30, np.float32))  # its square is infinite
-    folder = sealed(
-        tmp_path_factory, calibration=tables(features=features, plant_head=LogisticHead(np.ones(3), 0, 1, 0))
-    )
+    folder = sealed(calibration=tables(features=features, plant_head=LogisticHead(np.ones(3), 0, 1, 0)))
     failures = []
     service = create_app(Settings(bundle=folder), decoder=InProcessDecoder(), on_failure=failures.append)
     with TestClient(service.app):
@@ -245,8 +219,8 @@ def test_model_says_what_calibrated_it(calibrated, client):
 
 
 @pytest.mark.parametrize(("precision", "shown"), [("fp32", 0.03), ("fp16", None)])
-def test_calibration_error_is_that_of_the_network_that_runs(start, tmp_path_factory, precision, shown):
-    folder = sealed(tmp_path_factory, calibration=tables())
+def test_calibration_error_is_that_of_the_network_that_runs(start, sealed, precision, shown):
+    folder = sealed(calibration=tables())
 
     def measure(record):
         record["metrics"] = [{"name": "ece", "data": "drawn", "num_pictures": 9, "value": 0.03}]

@@ -9,11 +9,7 @@ from PIL import Image
 
 from serving.loaded_bundle import LoadedBundle
 from tests.serving.conftest import wait_until_ready
-from tests.serving.tiny import RED, FakeNetwork, assert_problem, draw, encode, images, jpeg
-
-
-def post(client, *pictures, **options):
-    return client.post("/identify", files=images(*pictures), **options)
+from tests.serving.tiny import RED, FakeNetwork, assert_problem, draw, encode, jpeg, post
 
 
 def png_header(width, height):
@@ -25,9 +21,6 @@ def png_header(width, height):
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
-
-
-# ---- no picture, or no form
 
 
 # ---- pictures that need too much memory
@@ -103,12 +96,6 @@ def test_damaged_picture_is_never_an_internal_error(client, data):
             assert post(client, damaged).status_code in {200, 415, 422}
 
 
-# ---- parameters
-
-
-# ---- sizes
-
-
 # ---- internal errors
 
 
@@ -117,12 +104,12 @@ def test_internal_error_is_a_problem_document_without_its_cause(start, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(LoadedBundle, "answer", fail)
         with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
-            response = post(client, jpeg())
+            response = post(client)
     problem = assert_problem(response, 500, "internal")
     assert "secret" not in response.text
     assert [line["event"] for line in lines] == ["internal", "request"]
     assert {line["request_id"] for line in lines} == {problem["request_id"]}
-    assert post(client, jpeg()).status_code == 200
+    assert post(client).status_code == 200
 
 
 def test_request_without_memory_for_it_is_refused_as_overload(start, monkeypatch):
@@ -131,7 +118,7 @@ def test_request_without_memory_for_it_is_refused_as_overload(start, monkeypatch
 
     client = start()
     monkeypatch.setattr(LoadedBundle, "answer", use_up_memory)
-    response = post(client, jpeg())
+    response = post(client)
     assert_problem(response, 503, "overloaded")
     assert response.headers["retry-after"] == "1"
 
@@ -144,14 +131,14 @@ def test_service_is_not_ready_while_its_network_fails_and_recovers(start):
     session = FakeNetwork()
     client = start(session=session)
     session.fails = True
-    refused = post(client, jpeg())
+    refused = post(client)
     problem = assert_problem(refused, 503, "not_ready")
     assert "secret" not in problem["detail"]
     assert int(refused.headers["retry-after"]) >= 1
     assert_problem(client.get("/health/ready"), 503, "not_ready")
     session.fails = False
     wait_until_ready(client)
-    assert post(client, jpeg()).status_code == 200
+    assert post(client).status_code == 200
 
 
 def test_picture_on_which_the_network_fails_is_unreadable(start):
@@ -169,6 +156,6 @@ def test_picture_on_which_the_network_overflows_is_unreadable(start, overflow):
     client = start(session=session)
     for name in ("logit", "feature"):
         setattr(session, name, overflow)
-        assert_problem(post(client, jpeg()), 422, "unreadable_image")
+        assert_problem(post(client), 422, "unreadable_image")
         setattr(session, name, 0.0)
-    assert post(client, jpeg()).status_code == 200
+    assert post(client).status_code == 200

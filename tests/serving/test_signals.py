@@ -2,18 +2,16 @@
 
 import signal
 import socket
-import threading
 import time
-from collections import Counter
-from contextlib import contextmanager
 
-import httpx
 import psutil
 import pytest
 
 from models.bundle import load_bundle
+from serving.access.keys import make_key
+from tests.serving.load import ClosedLoad, best, point, version_of
 from tests.serving.program import PATIENCE_S, ROOT, service
-from tests.serving.tiny import RED, WEIGHTS, images, jpeg, seal_tiny_bundle
+from tests.serving.tiny import WEIGHTS, post
 from tests.waiting import wait_until
 from training.release import CURRENT, Registry
 
@@ -21,13 +19,9 @@ DEMONSTRATION = ROOT / "models" / "releases" / "garden_and_wild_plants"
 
 
 @pytest.fixture(scope="module")
-def versions(tmp_path_factory):
+def versions(sealed):
     """Two bundles with different weights, and one whose network changed after it was sealed."""
-    scratch = tmp_path_factory.mktemp("versions")
-    folders = {}
-    for version, weights in (("1.0.0", WEIGHTS), ("2.0.0", -WEIGHTS)):
-        folders[version] = seal_tiny_bundle(scratch / version, scratch, version, weights).folder
-    folders["corrupt"] = seal_tiny_bundle(scratch / "corrupt", scratch, "3.0.0").folder
+    folders = {"1.0.0": sealed("1.0.0"), "2.0.0": sealed("2.0.0", -WEIGHTS), "corrupt": sealed("3.0.0")}
     network = folders["corrupt"] / "model.fp32.onnx"
     network.write_bytes(network.read_bytes()[:-1] + b"x")
     return folders
@@ -41,52 +35,6 @@ def live(versions, tmp_path):
     return link
 
 
-def point(link, folder):
-    """Points the link to another folder, atomically."""
-    new = link.with_suffix(".new")
-    new.symlink_to(folder)
-    new.replace(link)
-
-
-class Load:
-    """Clients that send requests without a pause, each over its own connection; closed connections are reopened."""
-
-    def __init__(self, url, num_clients=4):
-        self.answers, self.lost, self._stop = [], [], threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(url,)) for _ in range(num_clients)]
-
-    def _ask(self, url):
-        picture = images(jpeg(RED))
-        with httpx.Client(base_url=url, timeout=PATIENCE_S, verify=False) as client:
-            while not self._stop.is_set():
-                try:
-                    self.answers.append((time.monotonic(), client.post("/identify", files=picture)))
-                except httpx.ConnectError:
-                    return  # the port is closed, and no request was lost
-                except httpx.HTTPError as error:
-                    self.lost.append(error)
-
-    @contextmanager
-    def running(self):
-        for thread in self._threads:
-            thread.start()
-        try:
-            yield self
-        finally:
-            self._stop.set()
-            for thread in self._threads:
-                thread.join()
-
-    def wait_for_answers(self, num_answers):
-        """Waits for this many more answers."""
-        wanted = len(self.answers) + num_answers
-        wait_until(lambda: len(self.answers) >= wanted)
-
-    @property
-    def statuses(self):
-        return Counter(response.status_code for _, response in self.answers)
-
-
 def processes_of(pid):
     return psutil.Process(pid).children(recursive=True)
 
@@ -95,7 +43,7 @@ def test_sigterm_under_load_loses_no_request_and_leaves_no_process(live):
     with service(live, "--drain-s", "3") as running, running.client() as probe:
         children = processes_of(running.process.pid)
         assert children
-        with Load(probe.base_url).running() as load:
+        with ClosedLoad(probe.base_url).running() as load:
             load.wait_for_answers(20)
             running.process.send_signal(signal.SIGTERM)
             running.event("draining")
@@ -103,7 +51,7 @@ def test_sigterm_under_load_loses_no_request_and_leaves_no_process(live):
             assert (while_draining.status_code, while_draining.json()["code"]) == (503, "not_ready")
             assert while_draining.headers["connection"] == "close"
             assert probe.get("/health/live").status_code == 200
-            assert probe.post("/identify", files=images(jpeg())).status_code == 200
+            assert post(probe).status_code == 200
             assert running.process.wait(PATIENCE_S) == 0
         assert (load.lost, set(load.statuses)) == ([], {200})
         assert not psutil.wait_procs(children, timeout=PATIENCE_S)[1]
@@ -129,8 +77,7 @@ def test_sigterm_during_a_reload_exits_with_code_0(share):
     """A thread that is inside ONNX Runtime must not abort the process when it ends."""
     with service(DEMONSTRATION, "--num-decoders", "1") as running:
         start = time.monotonic()
-        running.process.send_signal(signal.SIGHUP)
-        running.event("reloaded")
+        running.reload()
         reload_s = time.monotonic() - start
         running.process.send_signal(signal.SIGHUP)
         time.sleep(share * reload_s)
@@ -157,25 +104,16 @@ def num_events(running, name):
 
 def test_sighup_under_load_switches_the_bundle_without_mixing_answers(live, versions):
     with service(live) as running:
-        with Load(running.url).running() as load:
+        with ClosedLoad(running.url).running() as load:
             load.wait_for_answers(20)
             point(live, versions["2.0.0"])
-            running.process.send_signal(signal.SIGHUP)
-            running.event("reloaded", version="2.0.0")
+            running.reload("2.0.0")
             load.wait_for_answers(20)
         assert (load.lost, set(load.statuses)) == ([], {200})
-        found = [(response.json()["model"]["version"], best(response)) for _, response in load.answers]
-        assert set(found) == {("1.0.0", "Rosa canina"), ("2.0.0", best_of(found, "2.0.0"))}
-        assert best_of(found, "2.0.0") != "Rosa canina"
+        found = sorted({(version_of(response), best(response)) for _, response in load.answers})
+        assert [version for version, _ in found] == ["1.0.0", "2.0.0"]
+        assert found[0][1] == "Rosa canina" != found[1][1]
         assert running.stop() == 0
-
-
-def best(response):
-    return response.json()["predictions"][0]["scientific_name"]
-
-
-def best_of(found, version):
-    return next(name for of, name in found if of == version)
 
 
 def test_service_follows_the_pointer_of_a_registry(versions, tmp_path):
@@ -184,14 +122,12 @@ def test_service_follows_the_pointer_of_a_registry(versions, tmp_path):
     with service(registry.folder / CURRENT) as running, running.client() as client:
         registry.promote(load_bundle(versions["2.0.0"]), expected=first)
         assert client.get("/model").json()["version"] == "1.0.0"
-        running.process.send_signal(signal.SIGHUP)
-        running.event("reloaded", version="2.0.0")
-        answer = client.post("/identify", files=images(jpeg(RED)))
-        assert (answer.status_code, answer.json()["model"]["version"]) == (200, "2.0.0")
+        running.reload("2.0.0")
+        answer = post(client)
+        assert (answer.status_code, version_of(answer)) == (200, "2.0.0")
         registry.roll_back()
-        running.process.send_signal(signal.SIGHUP)
-        running.event("reloaded", version="1.0.0")
-        assert best(client.post("/identify", files=images(jpeg(RED)))) == "Rosa canina"
+        running.reload("1.0.0")
+        assert best(post(client)) == "Rosa canina"
         assert running.stop() == 0
 
 
@@ -200,24 +136,21 @@ def test_corrupt_bundle_is_refused_at_reload_and_the_old_one_stays(live, version
         point(live, versions["corrupt"])
         running.process.send_signal(signal.SIGHUP)
         assert "SHA-256" in running.event("reload_refused")["error"]
-        response = client.post("/identify", files=images(jpeg()))
-        assert (response.status_code, response.json()["model"]["version"]) == (200, "1.0.0")
+        response = post(client)
+        assert (response.status_code, version_of(response)) == (200, "1.0.0")
         assert 'botanify_reloads_total{outcome="refused"} 1.0' in client.get("/metrics").text
         assert running.stop() == 0
 
 
-def test_network_whose_logits_are_not_finite_is_refused_at_reload(live, tmp_path):
-    broken = seal_tiny_bundle(tmp_path / "broken", tmp_path, "4.0.0", WEIGHTS * float("nan")).folder
+def test_network_whose_logits_are_not_finite_is_refused_at_reload(live, sealed):
     with service(live) as running:
-        point(live, broken)
+        point(live, sealed("4.0.0", WEIGHTS * float("nan")))
         running.process.send_signal(signal.SIGHUP)
         assert "not finite" in running.event("reload_refused")["error"]
         assert running.stop() == 0
 
 
 def test_admin_reload_needs_an_admin_key(live, versions):
-    from serving.access.keys import make_key
-
     secret, key = make_key("operator", is_admin=True)
     with service(live, BOTANIFY_API_KEYS=key.line) as running, running.client() as client:
         assert client.post("/admin/reload").status_code == 401
@@ -235,7 +168,7 @@ def test_admin_reload_needs_an_admin_key(live, versions):
 def test_crashed_decoder_fails_at_most_one_request(live):
     with service(live, "--num-decoders", "1") as running, running.client() as client:
         (child,) = processes_of(running.process.pid)
-        with Load(running.url, num_clients=2).running() as load:
+        with ClosedLoad(running.url, num_clients=2).running() as load:
             load.wait_for_answers(20)
             child.send_signal(signal.SIGSEGV)
             running.event("decoder_ended")

@@ -14,10 +14,10 @@ import httpx
 import psutil
 import pytest
 
+from tests.serving.load import point
 from tests.serving.program import service
 from tests.serving.test_fuzzing import ANSWERS, mutated, raw, request
-from tests.serving.test_signals import point
-from tests.serving.tiny import BLUE, GREEN, RED, WEIGHTS, draw, encode, images, jpeg, seal_tiny_bundle
+from tests.serving.tiny import BLUE, GREEN, RED, WEIGHTS, draw, encode, images, jpeg
 
 _SOAK_S = 20 * 60
 _RELOAD_EVERY_S, _KILL_EVERY_S = 20, 2
@@ -105,12 +105,9 @@ def decoder_processes(pid):
 
 
 @pytest.fixture
-def folders(tmp_path):
+def folders(sealed):
     """Two bundles with different answers to each picture."""
-    return [
-        seal_tiny_bundle(tmp_path / version, tmp_path, version, weights).folder
-        for version, weights in (("1.0.0", WEIGHTS), ("2.0.0", WEIGHTS[::-1].copy()))
-    ]
+    return [sealed("1.0.0"), sealed("2.0.0", WEIGHTS[::-1].copy())]
 
 
 def assert_sound(soak, bests):

@@ -11,7 +11,7 @@ from models.taxonomy import TaxonNames
 from serving.errors import BadParameter
 from serving.species import TaxaSelector, read_taxa_lists, species_list
 from tests.models.tiny import species, taxonomy_of
-from tests.serving.tiny import TAXA, TAXONOMY, assert_problem, jpeg
+from tests.serving.tiny import TAXA, TAXONOMY, assert_problem, identify, post, taxon_ids
 
 PRIMROSES = TaxonNames(
     taxonomy_of(
@@ -71,16 +71,14 @@ def test_common_names_are_in_the_language_of_the_request(client, lang, accepted,
     asked = {"params": {"lang": lang} if lang else {}, "headers": {"Accept-Language": accepted}}
     entry = client.get("/species/rosa-canina", **asked).json()
     assert (entry["common_names"], entry["names"]["de"]) == (expected, ["Hundsrose", "Heckenrose"])
-    answer = client.post("/identify", content=jpeg(), **asked).json()
-    assert answer["predictions"][0]["common_names"] == expected
-    assert answer["predictions"][0]["powo_id"] == "732025-1"
+    best = post(client, **asked).json()["predictions"][0]
+    assert (best["common_names"], best["powo_id"]) == (expected, "732025-1")
 
 
 def test_a_name_in_any_language_finds_the_plant_also_as_the_only_allowed_one(client):
     (entry,) = client.get("/species", params={"q": "heckenr"}).json()["species"]
     assert (entry["taxon_id"], entry["match"]) == ("rosa-canina", {"kind": "prefix", "name": "Heckenrose"})
-    answer = client.post("/identify", content=jpeg(), params={"taxa": "Hundsrose"}).json()
-    assert [each["taxon_id"] for each in answer["predictions"]] == ["rosa-canina"]
+    assert taxon_ids(identify(client, taxa="Hundsrose")["predictions"]) == ["rosa-canina"]
 
 
 @pytest.mark.parametrize("path", ["/species", "/species/rosa-canina"])

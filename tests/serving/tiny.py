@@ -288,6 +288,26 @@ def images(*pictures):
     return [("image", (f"{number}.jpg", data, "image/jpeg")) for number, data in enumerate(pictures)]
 
 
+def post(client, *pictures, **options):
+    """Asks about the pictures, or about a red one."""
+    return client.post("/identify", files=images(*pictures or (jpeg(),)), **options)
+
+
+def identify(client, *pictures, **parameters):
+    """The answer about the pictures, or about a red one."""
+    response = post(client, *pictures, params=parameters)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def taxon_ids(predictions):
+    return [entry["taxon_id"] for entry in predictions]
+
+
+def scores(answer):
+    return {entry["taxon_id"]: entry["score"] for entry in answer["predictions"]}
+
+
 def in_event_loop(test):
     """Makes a test of a coroutine, which ends in time even on a busy machine."""
 

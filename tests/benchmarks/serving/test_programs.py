@@ -20,7 +20,6 @@ from benchmarks.serving.servers import OURS, Contender, Place, candidates, ident
 from models.bundle import load_bundle
 from models.errors import DataError
 from tests.make import ROOT, ran
-from tests.serving.tiny import seal_tiny_bundle
 
 SERVING = ROOT / "benchmarks" / "serving"
 needs_rivals = pytest.mark.skipif(
@@ -29,9 +28,8 @@ needs_rivals = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    scratch = tmp_path_factory.mktemp("bundle")
-    return seal_tiny_bundle(scratch / "tiny", scratch).folder
+def bundle(sealed):
+    return sealed()
 
 
 @pytest.mark.parametrize("program", ["compare.py", "overload.py", "memory.py", "network.py"])

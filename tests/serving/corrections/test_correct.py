@@ -13,7 +13,7 @@ from serving.access.keys import make_key
 from serving.corrections.store import Store
 from tests.serving.conftest import ready_service
 from tests.serving.corrections.kept import DAISY, ROSE, ask, correct, database, files, kept, running
-from tests.serving.tiny import TAXA, TAXONOMY, assert_problem, seal_tiny_bundle
+from tests.serving.tiny import TAXA, TAXONOMY, assert_problem
 from tests.waiting import wait_until
 
 
@@ -100,13 +100,13 @@ def test_people_name_plants_as_their_language_is_spelled(client, typed, name):
 
 
 @pytest.fixture
-def bundle_with_long(tmp_path, monkeypatch):
+def bundle_with_long(sealed, monkeypatch):
     """Seals a bundle whose first taxon has a text that is too long."""
 
     def seal(taxon, outputs=TAXONOMY.outputs):
         taxonomy = replace(TAXONOMY, taxa=(taxon, *TAXA[1:]), outputs=outputs)
         monkeypatch.setattr("tests.serving.tiny.TAXONOMY", taxonomy)
-        return seal_tiny_bundle(tmp_path / "long", tmp_path).folder
+        return sealed()
 
     return seal
 

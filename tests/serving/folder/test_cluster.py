@@ -17,7 +17,7 @@ from serving.folder import Outcome
 from serving.folder.cluster import task_needs
 from serving.folder.command import IdentifyFolder
 from tests.serving.folder.photograph_folder import draw_photographs, identify, parts, rows_of, start
-from tests.serving.tiny import BLUE, GREEN, RED, WEIGHTS, seal_tiny_bundle
+from tests.serving.tiny import BLUE, GREEN, RED, WEIGHTS
 from tests.waiting import wait_until
 
 PART_ROWS = 5
@@ -171,10 +171,9 @@ def test_an_interrupted_run_continues_with_or_without_the_cluster(cluster, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_fails_on_a_machine_of_the_cluster_is_one_error(cluster, tmp_path, bundle_folder):
+def test_what_fails_on_a_machine_of_the_cluster_is_one_error(cluster, sealed, tmp_path, bundle_folder):
     photographs = draw_photographs(tmp_path / "photographs", {"a.jpg": RED})
-    broken = seal_tiny_bundle(tmp_path / "bundle", tmp_path, weights=WEIGHTS * np.nan).folder
     with pytest.raises(InputError, match="logits are not finite"):
-        identify(photographs, tmp_path / "out", broken, ray=cluster.address)
+        identify(photographs, tmp_path / "out", sealed(weights=WEIGHTS * np.nan), ray=cluster.address)
     with pytest.raises(InputError, match="no Ray cluster can be reached"):
         identify(photographs, tmp_path / "other", bundle_folder, ray="127.0.0.1:1")

@@ -10,7 +10,7 @@ from models.errors import DataError, InputError
 from serving.folder import Outcome
 from serving.folder.results import PartFiles
 from tests.serving.folder.photograph_folder import COLORS, draw_photographs, parts, rows_of, write_list
-from tests.serving.tiny import BLUE, GREEN, RED, jpeg, seal_tiny_bundle
+from tests.serving.tiny import BLUE, GREEN, RED, jpeg
 
 
 @pytest.mark.parametrize("paths", [None, [("path",), ("a.jpg",), ("deep/d.jpg",)]])
@@ -95,13 +95,12 @@ def test_a_failed_photograph_that_was_repaired_has_one_row(identify, photographs
     assert len(parts(out)) == 3
 
 
-def test_other_options_and_bundles_cannot_continue(identify, out, tmp_path):
+def test_other_options_and_bundles_cannot_continue(identify, sealed, out):
     identify()
     with pytest.raises(InputError, match=r"changed: k \(5 before\); .*remove the results"):
         identify(k=2)
-    other = seal_tiny_bundle(tmp_path / "other", tmp_path, version="0.0.2").folder
     with pytest.raises(InputError, match=r"bundle \(tiny 0.0.1 with the hash [0-9a-f]{8} before\)"):
-        identify(bundle=other)
+        identify(bundle=sealed("0.0.2"))
     assert len(rows_of(out)) == 5
     shutil.rmtree(out)
     assert identify(k=2) == Outcome.COMPLETE

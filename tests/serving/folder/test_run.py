@@ -20,7 +20,7 @@ from serving.folder.command import IdentifyFolder
 from serving.folder.run import Progress
 from tests.serving.folder.photograph_folder import COLORS, NAMES, draw_photographs, parts, rows_of, write_list
 from tests.serving.test_place import PRIOR, RULE, SYDNEY, photograph
-from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, seal_tiny_bundle, tables
+from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, tables
 
 
 def test_an_empty_text_for_a_path_is_not_set_and_the_results_have_no_default():
@@ -41,8 +41,8 @@ def test_no_file_of_a_run_and_no_line_has_the_password_of_an_address(identify, o
     assert b"secret" not in written + "".join(capfd.readouterr()).encode()
 
 
-def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for(identify, photographs, out, tmp_path):
-    bundle = seal_tiny_bundle(tmp_path / "tiny", tmp_path, place=(PRIOR, RULE)).folder
+def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for(identify, sealed, photographs, out, tmp_path):
+    bundle = sealed(place=(PRIOR, RULE))
     (photographs / "a.jpg").write_bytes(photograph(SYDNEY))
     identify(bundle=bundle)
     identify(out=tmp_path / "placed", bundle=bundle, place="exif")
@@ -208,8 +208,8 @@ def test_list_names_the_photographs_and_its_columns_are_copied(identify, out, tm
     assert (table["2"]["status"], table["2"]["error_code"]) == ("failed", "bad_data")
 
 
-def test_candidates_taxa_and_least_score(identify, photographs, out, tmp_path):
-    bundle = seal_tiny_bundle(tmp_path / "with_tables", tmp_path, calibration=tables()).folder
+def test_candidates_taxa_and_least_score(identify, sealed, photographs, out, tmp_path):
+    bundle = sealed(calibration=tables())
     (photographs / "white.jpg").write_bytes(jpeg(WHITE))
     identify(bundle=bundle, coverage=0.9, taxa=("Rosa",), min_score=0.999)
     rows = rows_of(out)
