@@ -1,17 +1,15 @@
 """Drawn plants of invented species: pictures that a tiny network learns in seconds, without photographs.
 
 A species has a color and a shape of petals, a number of them, and leaves of its own. A picture of it differs in place,
-size, angle and background. It is a pure function of species and picture, so it can be drawn again instead of being
-kept. `ensure_training_data` prepares a small training set of them for the recipe `debug`; `write_class_folders` writes
-class folders, which `prepare.py folder` reads.
+size, angle and background. It is a pure function of species and picture. `ensure_training_data` prepares a small
+training set for the recipe `debug`; `write_class_folders` writes class folders, which `prepare.py folder` reads.
 """
 
 import cmath
 import colorsys
-import hashlib
 import math
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,18 +35,10 @@ SPLIT_OF_PICTURE: Final[tuple[Split, ...]] = ("test", "validation", "validation"
 _SOURCE: Final = "drawn"
 _PICTURES: Final = "pictures"
 _KIN: Final = 4  # species of a genus, genera of a family
-_STARTS: Final = (
-    "Vel Mar Cal Thor Nim Sol Hel Bryn Cor Dal Fen Gal Hyst Ist Jun Kal Lor Mel Nol Or Pel Quin Ros Sil Tal Ul "
-    "Var Wist Xan Yl Zeph Bel Cyn Drav Elm Frit"
-)
-_MIDDLES: Final = "a an ar av e el en er i il in ir o ol om on or u ul un ant ast ell end ess imb ind olv orm umb"
-_ENDINGS: Final = "ia ella issa ora antha era ium enum erum us ites odon"
-# Stems of adjectives in -us, -a, -um.
-_STEMS: Final = (
-    "alb alpin angust argente arvin asper atr aure bland candid cernu clar colorat crisp decor dens divers elat "
-    "falcat formos glabr hirsut laciniat laev lat long lucid maculat magn magnific maritim mir montan mut nan nitid"
-)
-_ADJECTIVES: Final = ("Silver", "Golden", "Meadow", "Marsh")
+# Three make a genus. Each has three letters, so that no two genera are the same.
+_SYLLABLES: Final = "bel cal dor fen gal hys jun kor lam mar nim pol quo ros sil tal ulm ver wis zin"
+_NUM_GENERA: Final = 20**3
+_EPITHETS: Final = (("alba", "White"), ("aurea", "Golden"), ("montana", "Mountain"), ("palustris", "Marsh"))
 
 
 def species_name(species: int) -> SourceClass:
@@ -60,31 +50,24 @@ def species_name(species: int) -> SourceClass:
         InputError: There are not so many species.
     """
     number, member = divmod(species, _KIN)
-    genera = _genera()
-    if number >= len(genera):
-        limit = f"less than {len(genera) * _KIN}"
+    if number >= _NUM_GENERA:
+        limit = f"less than {_NUM_GENERA * _KIN}"
         raise InputError("the species number is too high", value=species, limit=limit, remedy="draw fewer species")
-    genus = genera[number]
-    ending = {"a": "a", "m": "um"}.get(genus[-1], "us")
-    stems = _STEMS.split()
-    scientific_name = f"{genus} {stems[(7 * number + member) % len(stems)]}{ending}"
-    common_name = f"{_ADJECTIVES[member]} {genus.lower()}wort"
+    genus = _genus(number)
+    epithet, adjective = _EPITHETS[member]
+    name = f"{genus} {epithet}"
+    common_name = f"{adjective} {genus.lower()}wort"
+    family = f"{_genus(number // _KIN * _KIN)}ceae"  # after its first genus
     return SourceClass(
-        class_id=f"{common_name} ({scientific_name})",
-        name=scientific_name,
-        common_name=common_name,
-        genus=genus,
-        family=f"{genera[number // _KIN * _KIN]}ceae",  # after its first genus
+        class_id=f"{common_name} ({name})", name=name, common_name=common_name, genus=genus, family=family
     )
 
 
-@cache
-def _genera() -> list[str]:
-    """Returns the names of genera in the order of their use."""
-    parts = product(_STARTS.split(), _MIDDLES.split(), _ENDINGS.split())
-    genera = list(dict.fromkeys(map("".join, parts)))
-    np.random.default_rng([0, 15]).shuffle(genera)
-    return genera
+def _genus(number: int) -> str:
+    code = 3571 * number % _NUM_GENERA  # without a common factor, so that kin sound unlike
+    syllables = _SYLLABLES.split()
+    parts = (syllables[code // place % len(syllables)] for place in (400, 20, 1))
+    return f"{''.join(parts)}ia".capitalize()
 
 
 def draw_plant(species: int, picture: int, size_px: int = SIDE_PX) -> Image.Image:
@@ -97,9 +80,7 @@ def draw_plant(species: int, picture: int, size_px: int = SIDE_PX) -> Image.Imag
     """
     # What all pictures of the species have in common. Widths are shares of the length, the last radius of the flower's.
     rng = np.random.default_rng([0, 1, species])
-    hue = (
-        0.8897387912781343 + 0.618034 * species
-    )  # golden steps around the color wheel keep any number of species apart
+    hue = 0.8897387912781343 + 0.618034 * species  # golden steps keep any number of species apart on the color wheel
     petal_color = _rgb(hue, rng.uniform(0.55, 0.95), rng.uniform(0.75, 1.0))
     center_color = _rgb(rng.uniform(), 0.8, rng.uniform(0.3, 0.9))
     leaf_color = _rgb(rng.uniform(0.22, 0.42), rng.uniform(0.4, 0.9), rng.uniform(0.3, 0.65))
@@ -198,30 +179,23 @@ def ensure_training_data(data: DataRecipe) -> None:
     with TemporaryDirectory(".part", f".{data.data.name}.", data.data.parent, ignore_cleanup_errors=True) as temporary:
         drawn = Path(temporary) / data.data.name
         _draw_training_data(drawn, data.drawn_species)
-        try:
+        with suppress(OSError):  # another process may have been faster
             drawn.replace(data.data)
-        except OSError:  # another process may have been faster
-            if not (data.data / MANIFEST_FILE).is_file():
-                raise
 
 
 def _draw_training_data(folder: Path, num_species: int) -> None:
+    from training.dataset.audit.examine import examine_bytes  # loads scipy, for which no other training waits
+
     paths = write_class_folders(Drawn(out=folder / _PICTURES, species=num_species, pictures=len(SPLIT_OF_PICTURE)))
     plants = [species_name(number) for number in range(num_species)]
     classes = build_classes({_SOURCE: plants}, "within_sources")
     pictures = []
     for place, path in enumerate(paths):
         plant = plants[place // len(SPLIT_OF_PICTURE)]
-        content = (folder / _PICTURES / path).read_bytes()
-        info = ImageInfo(
-            sha256=hashlib.sha256(content).hexdigest(),
-            num_bytes=len(content),
-            width=SIDE_PX,
-            height=SIDE_PX,
-            perceptual_hash=0,  # no near copies are searched for
-        )
-        record = PictureRecord(path=path, plant=plant)
         label = classes.labels[_SOURCE, plant.class_id]
+        info = examine_bytes(path, (folder / _PICTURES / path).read_bytes())
+        assert isinstance(info, ImageInfo)
+        record = PictureRecord(path=path, plant=plant)
         pictures.append(LabeledPicture(source=_SOURCE, record=record, label=label, info=info))
     columns = manifest_columns(pictures, num_species * SPLIT_OF_PICTURE, paths)
     note = SourceNote(_PICTURES, "Drawn plants of invented species.")
