@@ -50,6 +50,7 @@ WEB: Final = Path(__file__).resolve().parent / "web"
 _PAGE: Final = Path("index.html")
 _DEFAULT_LANGUAGE: Final = "en"
 _LANGUAGE_KEPT_S: Final = 365 * 24 * 3600
+_PARTS: Final = "parts"  # folder of what stands in several pages
 _WORKER: Final = "worker.js"
 _NOT_OFFLINE: Final = (_WORKER, "icons/", "schema.", "sunflower.", "vendor/")  # what the page does without
 _PLACEHOLDER: Final = re.compile(r"\{\{([\w.]+)\}\}")
@@ -104,6 +105,8 @@ def _web_files() -> dict[tuple[str, str], _WebFile]:
     """Returns (name below /web/, language) -> file; the language is "" where a file is the same in all."""
     files: dict[tuple[str, str], _WebFile] = {}
     for path in filter(Path.is_file, sorted(WEB.rglob("*"))):
+        if path.parent.name == _PARTS:
+            continue
         name = path.relative_to(WEB).as_posix()
         content = path.read_bytes()
         media_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
@@ -144,7 +147,8 @@ def _catalogues() -> dict[str, dict[str, Any]]:
 
 
 def _translated(page: str, language: str) -> str:
-    """Fills in the texts of a page, which stand there as `{{key}}`, its language, and the links to the others."""
+    """Fills in the head of all pages, texts, which stand there as `{{key}}`, the language, and links to the others."""
+    page = page.replace("  {{head}}\n", (WEB / _PARTS / "head.html").read_text(encoding="utf-8"))
     links = (
         f'<a href="?lang={each}" hreflang="{each}" lang="{each}"{" aria-current=true" if each == language else ""}>'
         f"{html.escape(texts['language.name'])}</a>"

@@ -1,5 +1,6 @@
 """The texts of the page: each language has all of them, and the page speaks the one that a reader wants."""
 
+import html
 import json
 import re
 
@@ -42,7 +43,7 @@ def wanted():
             found |= {re.escape(key) for key in re.findall(r'"([\w.]+\.[\w.]+)"', argument)}
             for template in re.findall(r"`([^`]+)`", argument):
                 found.add(re.sub(r"\\\$\\\{.*?\\\}(?=\\\.|$)", r"\\w+", re.escape(template)))
-    for path in WEB.glob("*.html"):
+    for path in WEB.rglob("*.html"):
         found |= {re.escape(key) for key in re.findall(r"\{\{(\w+\.[\w.]+)\}\}", path.read_text())}
     return found | {re.escape("language.name")}  # in the links to the languages
 
@@ -109,3 +110,16 @@ def test_a_page_that_a_browser_keeps_is_not_taken_for_one_in_another_language(cl
     assert client.get("/", headers={"accept-language": "de", **known}).status_code == 304
     assert client.get("/", headers={"accept-language": "fr", **known}).status_code == 200
     assert "last-modified" not in kept.headers
+
+
+@pytest.mark.parametrize("path", ["/", "/web/many.html", "/web/plants.html"])
+def test_every_page_has_the_head_of_all_in_its_language(client, path):
+    page = client.get(path, headers={"Accept-Language": "de"}).text
+    assert f'<meta name="description" content="{html.escape(CATALOGUES["de"]["page.description"])}">' in page
+    assert '<link rel="preload" href="/web/text/de.json"' in page
+    assert page.count("<title>") == page.count('name="theme-color" content="#f5f3ea"') == 1
+    assert "{{" not in page
+
+
+def test_the_parts_of_pages_are_no_pages(client):
+    assert client.get("/web/parts/head.html").status_code == 404
