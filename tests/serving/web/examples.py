@@ -1,11 +1,12 @@
 """Answers of `POST /identify` and a description of a model, as the page reads them."""
 
-import copy
-
 PROMISE = {"max_risk": 0.05, "confidence": 0.95, "num_named": 812, "num_wrong": 21}
 
-MEASURED = {"kind": "marginal", "coverage": 0.9, "covered": 0.93, "num_pictures": 272,
-            "data": "flowers17, test split", "interval_95": [0.89, 0.95]}  # fmt: skip
+OF_TEST = {"data": "flowers17, test split", "num_pictures": 272}
+
+MEASURED = {"kind": "marginal", "coverage": 0.9, "covered": 0.93, "interval_95": [0.89, 0.95], **OF_TEST}
+
+ECE = {"name": "ece", "value": 0.034, "interval_95": [0.021, 0.06], **OF_TEST}
 
 MODEL = {
     "name": "flowers17",
@@ -16,18 +17,11 @@ MODEL = {
     "num_species": 16,
     "num_genera": 1,
     "example": "/web/sunflower.jpg",
-    "metrics": [
-        {"name": "top1_taxon", "value": 0.8125, "data": "flowers17, test split", "num_pictures": 272,
-         "interval_95": [0.76, 0.86]},
-        {"name": "ece", "value": 0.034, "data": "flowers17, test split", "num_pictures": 272,
-         "interval_95": [0.021, 0.06]},
-    ],
+    "metrics": [{"name": "top1_taxon", "value": 0.8125, "interval_95": [0.76, 0.86], **OF_TEST}, ECE],
     "other_data": False,
     "calibration": {"data": "flowers17, calibration split", "fitted": "2026-11-22", "num_plants": 150,
                     "num_pictures": 153, "num_negatives": 297, "num_uncalibrated_taxa": 0, "uncalibrated_taxa": [],
-                    "ece": {"name": "ece", "value": 0.034, "data": "flowers17, test split", "num_pictures": 272,
-                            "interval_95": [0.021, 0.06]},
-                    "coverages": [MEASURED]},
+                    "ece": ECE, "coverages": [MEASURED]},
     "promises": {"species": PROMISE, "genus": None, "family": None},
     "limits": {"num_pictures": 5, "picture_bytes": 20_000_000, "request_bytes": 60_000_000},
     "sources": [{"name": "flowers17", "num_pictures": 1088, "licenses": {"unknown": 1088}, "note": ""}],
@@ -145,15 +139,3 @@ STATES = {
     "not_a_plant": NOT_A_PLANT, "three_pictures": THREE_PICTURES, "choice": CHOICE, "no_tables": NO_TABLES,
     "look_alikes": LOOK_ALIKES, "harmful": HARMFUL, "two_plants": TWO_PLANTS,
 }  # fmt: skip
-
-
-def before_issue(whole):
-    """Gives the answer without the fields that the first version of the interface lacks."""
-    old = copy.deepcopy(whole)
-    for field in ("plant_score", "candidates", "discarded_mass", "look_alikes"):
-        del old[field]
-    del old["verdict"]["promise"]
-    for image in old["images"]:
-        for field in ("plant_score", "weight", "predictions"):
-            del image[field]
-    return old
