@@ -52,22 +52,22 @@ def some_pictures(seed, num_pictures, plants=None):
     return generator.normal(0, 2, (num_pictures, NUM_TAXA)).astype(np.float32), features.astype(np.float32)
 
 
+def answer_about(pictures, model=None, **question):
+    return answer_plant(*pictures, model or some_model(), Question(**question))
+
+
 def scores_of(answer):
     return {entry.taxon.taxon_id: entry.score for entry in answer.taxa}
 
 
-EVERYTHING = Question(top_k=NUM_TAXA)
-
-
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), num_pictures=st.integers(2, 5), things=st.integers(0, 31))
 def test_the_order_of_pictures_does_not_matter(seed, num_pictures, things):
     plants = np.array([not things >> index & 1 for index in range(num_pictures)])
     logits, features = some_pictures(seed, num_pictures, plants)
     order = np.random.default_rng(seed).permutation(num_pictures)
-    question = Question(top_k=NUM_TAXA, coverage=0.9)
-    first = answer_plant(logits, features, some_model(), question)
-    second = answer_plant(logits[order], features[order], some_model(), question)
+    question = {"top_k": NUM_TAXA, "coverage": 0.9}
+    first = answer_about((logits, features), **question)
+    second = answer_about((logits[order], features[order]), **question)
     assert scores_of(first) == pytest.approx(scores_of(second), abs=1e-6)
     assert first.plant_score == pytest.approx(second.plant_score, abs=1e-6)
     assert (first.verdict.rank, first.verdict.name) == (second.verdict.rank, second.verdict.name)
@@ -76,18 +76,17 @@ def test_the_order_of_pictures_does_not_matter(seed, num_pictures, things):
     }
 
 
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_picture_of_something_else_among_good_ones_changes_nothing(seed):
     logits, features = some_pictures(seed, 3, [True, True, False])
-    good, mixed = (answer_plant(logits[:n], features[:n], some_model(), EVERYTHING) for n in (2, 3))
+    good, mixed = (answer_about((logits[:n], features[:n]), top_k=NUM_TAXA) for n in (2, 3))
     assert scores_of(mixed) == pytest.approx(scores_of(good), abs=1e-9)
     assert mixed.verdict == good.verdict
     assert mixed.pictures[2].weight == 0
     assert sum(picture.weight for picture in mixed.pictures) == pytest.approx(1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(scores=st.lists(st.floats(0, 1), min_size=1, max_size=5), cutoff=st.floats(0, 1))
 def test_weights_sum_to_1_and_rise_with_the_plant_score(scores, cutoff):
     weight_B = picture_weights(np.array(scores), cutoff)
@@ -105,21 +104,20 @@ def test_pictures_without_any_plant_score_weigh_the_same():
 
 
 def test_pictures_that_show_no_plant_are_not_named():
-    logits, features = some_pictures(1, 2, [False, False])
-    answer = answer_plant(logits, features, some_model(), Question())
+    answer = answer_about(some_pictures(1, 2, [False, False]))
     assert (answer.verdict.rank, answer.verdict.name) == ("not_a_plant", None)
     assert answer.plant_score < 0.5
     assert len(answer.taxa) == 5, "the list is still there"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(bias=st.floats(-4, 4), num_pictures=st.integers(1, 5))
 def test_pictures_whose_plant_score_is_the_cutoff_are_named(bias, num_pictures):
-    logits, features = some_pictures(1, num_pictures)
+    pictures = some_pictures(1, num_pictures)
     head = LogisticHead(np.zeros(NUM_FEATURES, np.float32), 0.0, 0.0, bias)
-    cutoff = float(head.scores(features[:1], np.ones(1), np.zeros(1))[0])
+    cutoff = float(head.scores(pictures[1][:1], np.ones(1), np.zeros(1))[0])
     changed = replace(some_model().calibration, plant_head=head, cutoffs=Cutoffs(plant=cutoff))
-    answer = answer_plant(logits, features, some_model(calibration=changed), Question())
+    answer = answer_about(pictures, some_model(calibration=changed))
     assert answer.plant_score == cutoff
     assert answer.verdict.rank != "not_a_plant"
 
@@ -129,35 +127,33 @@ def test_a_plant_unlike_those_that_are_known_is_uncertain():
     tables = some_tables(np.random.default_rng(0))
     changed = Calibration(**{name: getattr(tables, name) for name in ("features", "plant_head", "familiarity")},
                           cutoffs=Cutoffs(plant=0.5, familiar=1.01))  # fmt: skip
-    verdict = answer_plant(logits * 9, features, some_model(calibration=changed), Question()).verdict
+    verdict = answer_about((logits * 9, features), some_model(calibration=changed)).verdict
     assert (verdict.rank, verdict.name) == ("uncertain", None)
     assert "unlike the plants" in verdict.reason
 
 
 @pytest.mark.parametrize("num_pictures", [1, 2])
 def test_a_plant_whose_familiarity_is_the_cutoff_is_named(num_pictures):
-    logits, features = some_pictures(1, num_pictures)
     known = FamiliarityTable(confidence_N=np.zeros(2), distance_N=np.full(2, 1e9))  # each picture has the score 1
     changed = replace(some_model().calibration, familiarity=known, cutoffs=Cutoffs(plant=0.5, familiar=1.0))
-    assert not answer_plant(logits, features, some_model(calibration=changed), Question()).verdict.unknown_plant
+    answer = answer_about(some_pictures(1, num_pictures), some_model(calibration=changed))
+    assert not answer.verdict.unknown_plant
 
 
 def test_a_model_without_tables_answers_with_equal_weights():
-    logits, features = some_pictures(3, 4, [True, False, True, False])
-    answer = answer_plant(logits, features, some_model(calibration=Calibration()), Question(coverage=0.9))
+    pictures = some_pictures(3, 4, [True, False, True, False])
+    answer = answer_about(pictures, some_model(calibration=Calibration()), coverage=0.9)
     assert (answer.plant_score, answer.candidates) == (None, None)
     assert [picture.weight for picture in answer.pictures] == [0.25] * 4
     assert answer.pictures[0].plant_score is None
 
 
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), mask=st.integers(1, 2**NUM_TAXA - 1))
 def test_allowed_taxa_share_the_whole_probability(seed, mask):
     allowed_T = np.array([bool(mask >> index & 1) for index in range(NUM_TAXA)])
-    logits, features = some_pictures(seed, 2)
-    free = scores_of(answer_plant(logits, features, some_model(), EVERYTHING))
-    question = Question(top_k=NUM_TAXA, allowed_T=allowed_T, coverage=0.8)
-    answer = answer_plant(logits, features, some_model(), question)
+    pictures = some_pictures(seed, 2)
+    free = scores_of(answer_about(pictures, top_k=NUM_TAXA))
+    answer = answer_about(pictures, top_k=NUM_TAXA, allowed_T=allowed_T, coverage=0.8)
     kept = {taxon.taxon_id for taxon, allowed in zip(TAXONOMY.taxa, allowed_T, strict=True) if allowed}
     found = scores_of(answer)
     assert sum(found.values()) == pytest.approx(1)
@@ -169,13 +165,12 @@ def test_allowed_taxa_share_the_whole_probability(seed, mask):
     assert (answer.candidates.guarantee, answer.verdict.promise) == (None, None)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32 - 1), mask=st.integers(1, 2**NUM_TAXA - 1), threshold=st.floats(0, 1))
 def test_no_verdict_names_what_all_allowed_taxa_share(seed, mask, threshold):
     allowed_T = np.array([bool(mask >> index & 1) for index in range(NUM_TAXA)])
-    logits, features = some_pictures(seed, 1)
     model = some_model(thresholds=Thresholds(threshold, threshold, threshold))
-    verdict = answer_plant(logits, features, model, Question(allowed_T=allowed_T)).verdict
+    verdict = answer_about(some_pictures(seed, 1), model, allowed_T=allowed_T).verdict
     allowed = [taxon for taxon, kept in zip(TAXONOMY.taxa, allowed_T, strict=True) if kept]
     names = {
         "species": {taxon.scientific_name for taxon in allowed},
@@ -191,19 +186,17 @@ def test_no_verdict_names_what_all_allowed_taxa_share(seed, mask, threshold):
 def test_taxa_whose_probability_is_lost_to_rounding_can_still_be_asked_for():
     logits, features = np.zeros((1, NUM_TAXA)), np.ones((1, NUM_FEATURES))
     logits[0, 0] = 5000.0
-    allowed_T = np.arange(NUM_TAXA) >= 6
-    answer = answer_plant(logits, features, some_model(), Question(allowed_T=allowed_T))
+    answer = answer_about((logits, features), allowed_T=np.arange(NUM_TAXA) >= 6)
     assert [entry.score for entry in answer.taxa[:2]] == pytest.approx([0.5, 0.5])
     assert answer.discarded_mass == pytest.approx(1)
 
 
 def test_a_restricted_answer_keeps_no_promise():
-    logits, features = some_pictures(5, 1)
+    pictures = some_pictures(5, 1)
     promise = Promise(0.05, 0.95, 400, 3)
     model = some_model(thresholds=Thresholds(species=0.0), promises=Promises(species=promise))
-    assert answer_plant(logits, features, model, Question()).verdict.promise == promise
-    restricted = Question(allowed_T=np.ones(NUM_TAXA, bool))
-    assert answer_plant(logits, features, model, restricted).verdict.promise is None
+    assert answer_about(pictures, model).verdict.promise == promise
+    assert answer_about(pictures, model, allowed_T=np.ones(NUM_TAXA, bool)).verdict.promise is None
 
 
 def answer_with_look_alikes(likeliest=0, allowed=None, **changes):
@@ -211,7 +204,7 @@ def answer_with_look_alikes(likeliest=0, allowed=None, **changes):
     logits = np.zeros((1, NUM_TAXA))
     logits[0, [likeliest, 3, 5]] = 8, 2, 1
     model = some_model(look_alikes={0: (5, 3)}, calibration=Calibration(), **changes)
-    return answer_plant(logits, np.zeros((1, NUM_FEATURES)), model, Question(allowed_T=allowed))
+    return answer_about((logits, np.zeros((1, NUM_FEATURES))), model, allowed_T=allowed)
 
 
 def test_a_named_species_is_shown_with_what_it_is_often_taken_for():
@@ -241,26 +234,23 @@ def test_a_genus_and_a_species_without_look_alikes_have_none(rank, changes):
 
 
 def test_candidates_guarantee_nothing_if_the_network_was_trained_on_the_calibration_plants():
-    logits, features = some_pictures(6, 1)
-    question = Question(coverage=0.9)
-    assert answer_plant(logits, features, some_model(), question).candidates.guarantee == "marginal"
-    assert answer_plant(logits, features, some_model(is_held_out=False), question).candidates.guarantee is None
+    for is_held_out, guarantee in ((True, "marginal"), (False, None)):
+        answer = answer_about(some_pictures(6, 1), some_model(is_held_out=is_held_out), coverage=0.9)
+        assert answer.candidates.guarantee == guarantee
 
 
 def test_a_candidate_set_says_what_it_guarantees():
-    logits, features = some_pictures(6, 1)
     for kind in ("marginal", "macro"):
-        candidates = answer_plant(logits, features, some_model(), Question(coverage=0.9, coverage_kind=kind)).candidates
+        candidates = answer_about(some_pictures(6, 1), coverage=0.9, coverage_kind=kind).candidates
         assert (candidates.guarantee, bool(candidates.taxa)) == (kind, True)
         assert candidates.taxa == sorted(candidates.taxa, key=lambda entry: -entry.score)
-    assert answer_plant(logits, features, some_model(), Question()).candidates is None
+    assert answer_about(some_pictures(6, 1)).candidates is None
 
 
 @pytest.mark.parametrize(("plants", "guarantee"), [((1, 1), "marginal"), ((0, 0), None), ((1, 0), None)])
 def test_a_candidate_set_guarantees_nothing_if_a_picture_was_left_out_or_none_shows_a_plant(plants, guarantee):
-    logits, features = some_pictures(6, 2, np.array(plants, bool))
-    candidates = answer_plant(logits, features, some_model(), Question(coverage=0.9)).candidates
-    assert candidates.guarantee == guarantee
+    answer = answer_about(some_pictures(6, 2, np.array(plants, bool)), coverage=0.9)
+    assert answer.candidates.guarantee == guarantee
 
 
 def test_a_candidate_set_guarantees_nothing_about_an_unknown_plant():
@@ -268,16 +258,16 @@ def test_a_candidate_set_guarantees_nothing_about_an_unknown_plant():
     strange = replace(
         tables, cutoffs=Cutoffs(familiar=1.0), familiarity=FamiliarityTable(np.ones(1), np.array([-99.0]))
     )
-    answer = answer_plant(*some_pictures(6, 1), some_model(calibration=strange), Question(coverage=0.9))
+    answer = answer_about(some_pictures(6, 1), some_model(calibration=strange), coverage=0.9)
     assert answer.verdict.unknown_plant
     assert (answer.candidates.guarantee, bool(answer.candidates.taxa)) == (None, True)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_picture_that_was_left_out_does_not_change_the_candidate_set(seed):
     logits, features = some_pictures(seed, 2, [True, False])
-    alone, both = (answer_plant(logits[:n], features[:n], some_model(), Question(coverage=0.8)) for n in (1, 2))
+    alone, both = (answer_about((logits[:n], features[:n]), coverage=0.8) for n in (1, 2))
     assert [each.taxon for each in both.candidates.taxa] == [each.taxon for each in alone.candidates.taxa]
 
 
@@ -291,9 +281,8 @@ IVY = taxonomy_of(
 
 def named(*probabilities, allowed=None):
     allowed_T = None if allowed is None else np.isin(np.arange(4), allowed)
-    verdict = answer_plant(
-        np.log([probabilities]), np.ones((1, NUM_FEATURES)), AnswerModel(IVY, 1.0), Question(allowed_T=allowed_T)
-    ).verdict
+    pictures = np.log([probabilities]), np.ones((1, NUM_FEATURES))
+    verdict = answer_about(pictures, AnswerModel(IVY, 1.0), allowed_T=allowed_T).verdict
     return verdict.name or verdict.reason
 
 
@@ -305,8 +294,8 @@ def test_a_harmless_plant_is_not_named_while_a_harmful_genus_is_likely():
 
 def harmful(*pictures, **changes):
     """Genus, taxon and score of each harmful genus in the answer about the pictures with these probabilities."""
-    model = AnswerModel(IVY, 1.0, **changes)
-    answer = answer_plant(np.log(pictures), np.ones((len(pictures), NUM_FEATURES)), model, Question())
+    features = np.ones((len(pictures), NUM_FEATURES))
+    answer = answer_about((np.log(pictures), features), AnswerModel(IVY, 1.0, **changes))
     return [(each.genus.name, each.taxon.taxon.scientific_name, round(each.score, 3)) for each in answer.harmful]
 
 

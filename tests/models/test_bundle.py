@@ -123,14 +123,10 @@ def test_missing_precision_is_named(sealed):
 # ---- unknown parts
 
 
-def add_part(folder, name="ranges", file="ranges.json"):
-    (folder / file).write_text("{}")
-
-    def change(record):
-        record["parts"] = {name: file}
-        record["files"][file] = file_sha256(folder / file)
-
-    edit(folder / BUNDLE_FILE, change)
+def add_part(folder):
+    (folder / "ranges.json").write_text("{}")
+    edit(folder / BUNDLE_FILE, lambda record: record.update(parts={"ranges": "ranges.json"}))
+    rehash(folder, "ranges.json")
 
 
 def test_unknown_part_is_ignored_with_a_warning(sealed):
@@ -146,10 +142,17 @@ def test_unknown_part_is_verified_too(sealed):
     assert "SHA-256 of ranges.json differs" in refusal(sealed)
 
 
+def rehash(folder, *names):
+    """Writes the hashes of changed files into the record."""
+    edit(
+        folder / BUNDLE_FILE,
+        lambda record: record["files"].update({name: file_sha256(folder / name) for name in names}),
+    )
+
+
 def edit_and_rehash(folder, change):
-    """Changes `taxa.json` and updates its hash."""
     edit(folder / TAXA_FILE, change)
-    edit(folder / BUNDLE_FILE, lambda record: record["files"].update({TAXA_FILE: file_sha256(folder / TAXA_FILE)}))
+    rehash(folder, TAXA_FILE)
 
 
 @pytest.mark.parametrize("name", [NETWORK, TAXA_FILE])
@@ -228,18 +231,22 @@ def test_missing_folder_is_named(tmp_path):
     assert str(tmp_path / "nowhere") in message
 
 
+def fp32(record):
+    return record["networks"]["fp32"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        lambda record: record["networks"]["fp32"].update(temperature=0.0),
-        lambda record: record["networks"]["fp32"].update(temperature=None),
-        lambda record: record["networks"]["fp32"].update(temperature=1e-300),
-        lambda record: record["networks"]["fp32"].update(temperature=1e300),
-        lambda record: record["networks"].update(fp8=record["networks"]["fp32"]),
-        lambda record: record["networks"]["fp32"]["thresholds"].update(species=1.5),
+        lambda record: fp32(record).update(temperature=0.0),
+        lambda record: fp32(record).update(temperature=None),
+        lambda record: fp32(record).update(temperature=1e-300),
+        lambda record: fp32(record).update(temperature=1e300),
+        lambda record: record["networks"].update(fp8=fp32(record)),
+        lambda record: fp32(record)["thresholds"].update(species=1.5),
         lambda record: record["input"].update(height=0),
         lambda record: record["input"].update(heigth=380),
-        lambda record: record["networks"]["fp32"]["thresholds"].update(order=0.5),
+        lambda record: fp32(record)["thresholds"].update(order=0.5),
         lambda record: record.update(manifest_sha256="abc"),
         lambda record: record["input"].update(std=[0.2, 0.0, 0.2]),
         lambda record: record.update(label_hash="abc"),
@@ -274,7 +281,7 @@ def test_tables_that_do_not_fit_the_bundle_are_not_sealed(tmp_path, network_file
 
 def test_taxa_that_are_not_text_are_refused(sealed):
     (sealed / TAXA_FILE).write_bytes(b'{"taxonomy_version": "\xff"}')
-    edit(sealed / BUNDLE_FILE, lambda record: record["files"].update({TAXA_FILE: file_sha256(sealed / TAXA_FILE)}))
+    rehash(sealed, TAXA_FILE)
     assert f"{TAXA_FILE} cannot be read" in refusal(sealed)
 
 
@@ -318,17 +325,13 @@ def test_corrected_names_need_no_new_network(sealed):
 def test_network_with_weights_in_another_file_is_refused(sealed, is_listed):
     path = sealed / NETWORK
     onnx.save(onnx.load(path), path, save_as_external_data=True, size_threshold=60, location="weights.bin")
-    names = [NETWORK, "weights.bin"] if is_listed else [NETWORK]
-    edit(
-        sealed / BUNDLE_FILE,
-        lambda record: record["files"].update({name: file_sha256(sealed / name) for name in names}),
-    )
+    rehash(sealed, NETWORK, *["weights.bin"] * is_listed)
     assert f"{NETWORK} keeps weights in another file" in refusal(sealed)
 
 
 def test_the_name_of_another_file_is_found_wherever_it_stands(sealed):
     (sealed / NETWORK).write_bytes(bytes(1_000_000 - 5) + b"\n\x08location\x12")  # across two reads
-    edit(sealed / BUNDLE_FILE, lambda record: record["files"].update({NETWORK: file_sha256(sealed / NETWORK)}))
+    rehash(sealed, NETWORK)
     assert "weights in another file" in refusal(sealed)
 
 

@@ -1,7 +1,5 @@
 """Formats 2 to 5 are read, another format is named, and an unknown field is ignored with a warning."""
 
-import json
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -18,16 +16,8 @@ from models.bundle_record import (
 from models.calibration import CALIBRATION_FILE, Calibration, LogisticHead, write_calibration
 from models.errors import BundleError
 from models.ranking import MistakenTaxa
+from tests.models.test_bundle import edit, fp32
 from tests.models.tiny import TAXONOMY, bundle_record, seal_tiny
-
-
-def edit(folder, change):
-    """Changes the content of `bundle.json` in place."""
-    path = folder / BUNDLE_FILE
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-
 
 # ---- format 2
 
@@ -43,7 +33,7 @@ def test_look_alikes_leave_the_format_and_an_older_bundle_has_none(tmp_path, net
     given = bundle_record(look_alikes={"crocus": ("rosa-canina",)})
     bundle = seal_tiny(tmp_path / "tiny", network_file, record=given)
     assert bundle.record.format_version == FORMAT_VERSION
-    edit(bundle.folder, lambda record: record.pop("look_alikes"))
+    edit(bundle.folder / BUNDLE_FILE, lambda record: record.pop("look_alikes"))
     older = load_bundle(bundle.folder)
     assert (older.record.look_alikes, older.answer_model("fp32").look_alikes, older.warnings) == ({}, {}, ())
 
@@ -81,10 +71,8 @@ def test_only_a_bundle_that_saw_strangers_or_has_limits_for_some_taxa_has_format
     assert (found.record.format_version, found.answer_model("fp32").is_mistaken.tolist()) == (5, [True, False, False])
     head = Calibration(known_head=LogisticHead(np.ones(3, np.float32), 0.1, 0.2, 0.3))
     write_calibration(tmp_path / CALIBRATION_FILE, {"fp32": head})
-    more, record = (
-        {CALIBRATION_FILE: tmp_path / CALIBRATION_FILE},
-        bundle_record(parts={"calibration": CALIBRATION_FILE}),
-    )
+    more = {CALIBRATION_FILE: tmp_path / CALIBRATION_FILE}
+    record = bundle_record(parts={"calibration": CALIBRATION_FILE})
     assert seal_tiny(tmp_path / "head", network_file, record=record, more_files=more).record.format_version == 5
 
 
@@ -115,7 +103,7 @@ def test_other_format_is_named_before_anything_in_it_is_read(sealed, version, re
         record.clear()
         record.update(format_version=version, networks="of the future")
 
-    edit(sealed, change)
+    edit(sealed / BUNDLE_FILE, change)
     (sealed / "taxa.json").write_text("of the future")
     with pytest.raises(BundleError, match="has another bundle format") as caught:
         load_bundle(sealed)
@@ -132,8 +120,8 @@ def test_other_format_is_named_before_anything_in_it_is_read(sealed, version, re
     ("place", "field"),
     [
         (lambda record: record, "colour"),
-        (lambda record: record["networks"]["fp32"], "networks.fp32.colour"),
-        (lambda record: record["networks"]["fp32"]["checks"][0], "networks.fp32.checks[].colour"),
+        (fp32, "networks.fp32.colour"),
+        (lambda record: fp32(record)["checks"][0], "networks.fp32.checks[].colour"),
         (lambda record: record["architecture"], "architecture.colour"),
         (lambda record: record["metrics"][0], "metrics[].colour"),
         (lambda record: record["sources"][0], "sources[].colour"),
@@ -142,7 +130,7 @@ def test_other_format_is_named_before_anything_in_it_is_read(sealed, version, re
 @pytest.mark.parametrize("value", [1, None, {"metrics": [{"name": 2}]}])
 def test_unknown_field_is_ignored_with_one_warning(sealed, place, field, value):
     before = load_bundle(sealed)
-    edit(sealed, lambda record: place(record).update(colour=value))
+    edit(sealed / BUNDLE_FILE, lambda record: place(record).update(colour=value))
     bundle = load_bundle(sealed)
     assert bundle.warnings == (f"This version does not know the field {field} of bundle.json and ignores it.",)
     assert bundle.record == before.record

@@ -8,7 +8,7 @@ from models.bundle import BUNDLE_FILE, TAXA_FILE
 from models.bundle_record import NetworkFile
 from models.errors import BundleError, InputError
 from models.preprocess import InputSpec
-from tests.models.test_bundle import edit, refusal
+from tests.models.test_bundle import edit, fp32, refusal
 from tests.models.tiny import (
     NETWORK,
     bundle_record,
@@ -16,8 +16,13 @@ from tests.models.tiny import (
 )
 
 
-def nothing_is_left_in(folder):
-    return list(folder.iterdir()) == []
+@pytest.fixture
+def place(tmp_path):
+    """A folder in which nothing may be left."""
+    folder = tmp_path / "place"
+    folder.mkdir()
+    yield folder
+    assert list(folder.iterdir()) == []
 
 
 # ---- paths in file names
@@ -32,7 +37,7 @@ def test_file_name_of_a_record_cannot_be_a_path(sealed, name, where):
 
     def change(record):
         if where == "network":
-            record["networks"]["fp32"]["file"] = name
+            fp32(record)["file"] = name
         elif where == "part":
             record["parts"] = {"ranges": name}
         else:
@@ -43,12 +48,9 @@ def test_file_name_of_a_record_cannot_be_a_path(sealed, name, where):
 
 
 @pytest.mark.parametrize("name", [*TRAVERSALS, "../../secret", BUNDLE_FILE, TAXA_FILE])
-def test_sealing_writes_only_inside_the_folder(tmp_path, network_file, name):
-    place = tmp_path / "place"
-    place.mkdir()
+def test_sealing_writes_only_inside_the_folder(tmp_path, place, network_file, name):
     with pytest.raises(BundleError, match=r"in a bundle cannot have that name.*: rename it"):
         seal_tiny(place / "tiny", network_file, more_files={name: network_file})
-    assert nothing_is_left_in(place)
     assert [path.name for path in tmp_path.iterdir()] == ["place"]
 
 
@@ -73,20 +75,14 @@ def test_existing_folder_is_not_overwritten(sealed, network_file):
     ],
     ids=["hash", "file", "temperature", "input"],
 )
-def test_bundle_that_does_not_verify_leaves_nothing(tmp_path, network_file, change, expected):
-    place = tmp_path / "place"
-    place.mkdir()
+def test_bundle_that_does_not_verify_leaves_nothing(place, network_file, change, expected):
     with pytest.raises(BundleError, match=expected):
         seal_tiny(place / "tiny", network_file, record=bundle_record(**change))
-    assert nothing_is_left_in(place)
 
 
-def test_missing_source_file_leaves_nothing(tmp_path):
-    place = tmp_path / "place"
-    place.mkdir()
+def test_missing_source_file_leaves_nothing(place):
     with pytest.raises((InputError, FileNotFoundError), match=r"model\.fp32\.onnx"):
-        seal_tiny(place / "tiny", tmp_path / "nowhere" / NETWORK)
-    assert nothing_is_left_in(place)
+        seal_tiny(place / "tiny", place / "nowhere" / NETWORK)
 
 
 def test_all_files_are_on_the_disk_before_the_folder_has_its_name(tmp_path, network_file, monkeypatch):

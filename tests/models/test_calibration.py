@@ -42,8 +42,12 @@ def full_calibration():
     )
 
 
-def test_tables_are_read_as_they_were_written(tmp_path):
-    path = tmp_path / "calibration.npz"
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "calibration.npz"
+
+
+def test_tables_are_read_as_they_were_written(path):
     write_calibration(path, {"fp32": full_calibration(), "fp16": Calibration(fitted_on=FITTED)})
     found = read_calibration(path)
     assert found.keys() == {"fp32", "fp16"}
@@ -61,50 +65,41 @@ def test_the_same_tables_give_the_same_bytes(tmp_path):
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
-def test_tables_and_fields_of_later_versions_are_ignored(tmp_path):
-    path = tmp_path / "calibration.npz"
+def test_tables_and_fields_of_later_versions_are_ignored(path):
     np.savez(path, **{"fp32/later/field": np.ones(2), "fp32/cutoffs/plant": 0.5, "fp32/cutoffs/later": 1.0})
     assert read_calibration(path) == {"fp32": Calibration(cutoffs=Cutoffs(plant=0.5))}
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 half"])
-def test_a_damaged_file_gives_one_clear_error(tmp_path, content):
-    path = tmp_path / "calibration.npz"
-    path.write_bytes(content)
-    with pytest.raises(BundleError, match="cannot be read"):
-        read_calibration(path)
+def text_member(path, file_size=None):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("fp32/cutoffs/plant.npy", "half")
+        archive.infolist()[0].file_size = file_size or 4
 
 
-def text_member(archive):
-    archive.writestr("fp32/cutoffs/plant.npy", "half")
-
-
-def array_of_800_petabytes(archive):
+def array_of_800_petabytes(path):
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**17,)})
-    archive.writestr("fp32/conformal/prior_T.npy", header.getvalue())
-
-
-def a_gigabyte(archive):
-    text_member(archive)
-    archive.infolist()[0].file_size = 10**9
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("fp32/conformal/prior_T.npy", header.getvalue())
 
 
 @pytest.mark.parametrize(
-    ("write", "reason"), [(text_member, "not every"), (array_of_800_petabytes, "allocate"), (a_gigabyte, "allowed")]
+    ("write", "reason"),
+    [
+        (lambda path: path.write_bytes(b""), ""),
+        (lambda path: path.write_bytes(b"no archive"), ""),
+        (lambda path: path.write_bytes(b"PK\x03\x04 half"), ""),
+        (text_member, "not every"),
+        (array_of_800_petabytes, "allocate"),
+        (lambda path: text_member(path, file_size=10**9), "allowed"),
+        (lambda path: np.savez(path, **{"fp32/plant_head/bias": 0.5}), ""),
+        (lambda path: np.savez(path, **{"fp32/conformal/prior_T": np.array([{"a": 1}], dtype=object)}), ""),
+    ],
+    ids=["empty", "no archive", "half", "text", "800 petabytes", "a gigabyte", "a field is missing", "pickled"],
 )
-def test_tables_of_a_stranger_give_one_clear_error(tmp_path, write, reason):
-    path = tmp_path / "calibration.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        write(archive)
+def test_a_file_that_cannot_be_read_gives_one_clear_error(path, write, reason):
+    write(path)
     with pytest.raises(BundleError, match=rf"calibration\.npz cannot be read.*{reason}"):
-        read_calibration(path)
-
-
-def test_a_table_without_a_field_gives_one_clear_error(tmp_path):
-    path = tmp_path / "calibration.npz"
-    np.savez(path, **{"fp32/plant_head/bias": 0.5})
-    with pytest.raises(BundleError, match="cannot be read"):
         read_calibration(path)
 
 
@@ -131,8 +126,8 @@ FIELDS = [
 
 @pytest.mark.parametrize("field", [field for field in FIELDS if field != "conformal/num_plants_T"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_number_that_is_not_finite_is_refused(tmp_path, field, value):
-    path = with_changed(tmp_path / "calibration.npz", field, lambda array: last_replaced(array, value))
+def test_a_number_that_is_not_finite_is_refused(path, field, value):
+    path = with_changed(path, field, lambda array: last_replaced(array, value))
     with pytest.raises(BundleError, match=field.partition("/")[2]):
         read_calibration(path)
 
@@ -141,14 +136,13 @@ def test_a_number_that_is_not_finite_is_refused(tmp_path, field, value):
 @pytest.mark.parametrize(
     "change", [lambda array: array.astype("U"), lambda array: array.astype(complex), lambda array: array[None]]
 )
-def test_a_field_of_another_type_or_shape_is_refused(tmp_path, field, change):
+def test_a_field_of_another_type_or_shape_is_refused(path, field, change):
     with pytest.raises(BundleError, match=field.partition("/")[2]):
-        read_calibration(with_changed(tmp_path / "calibration.npz", field, change))
+        read_calibration(with_changed(path, field, change))
 
 
 @pytest.mark.parametrize("field", [field for field in FIELDS if field.rpartition("_")[2].isupper()])
-def test_arrays_that_are_empty_or_differ_in_length_are_refused(tmp_path, field):
-    path = tmp_path / "calibration.npz"
+def test_arrays_that_are_empty_or_differ_in_length_are_refused(path, field):
     with pytest.raises(BundleError, match="does not fit its table"):
         read_calibration(with_changed(path, field, lambda array: array[:0]))
     if field not in {"features/mean_TD", "plant_head/weight_F"}:  # no other array of the table has their first length
@@ -158,16 +152,9 @@ def test_arrays_that_are_empty_or_differ_in_length_are_refused(tmp_path, field):
 
 @pytest.mark.parametrize("field", ["cutoffs/plant", "cutoffs/familiar"])
 @pytest.mark.parametrize("value", [-0.01, 1.01])
-def test_a_cutoff_that_no_score_can_have_is_refused(tmp_path, field, value):
+def test_a_cutoff_that_no_score_can_have_is_refused(path, field, value):
     with pytest.raises(BundleError, match=field.partition("/")[2]):
-        read_calibration(with_changed(tmp_path / "calibration.npz", field, lambda _: value))
-
-
-def test_pickled_objects_are_refused(tmp_path):
-    path = tmp_path / "calibration.npz"
-    np.savez(path, **{"fp32/conformal/prior_T": np.array([{"a": 1}], dtype=object)})
-    with pytest.raises(BundleError, match="cannot be read"):
-        read_calibration(path)
+        read_calibration(with_changed(path, field, lambda _: value))
 
 
 EYE = np.eye(3, dtype=np.float32)
@@ -185,7 +172,6 @@ def test_distance_is_to_the_nearest_taxon_less_that_to_the_whole():
     assert TABLE.distances(np.array([[0.6, 0.8, 0.0]])) == pytest.approx([1.6 - 1.0], abs=1e-6)
 
 
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), factor=st.floats(0.01, 100))
 def test_the_length_of_features_does_not_matter(seed, factor):
     features = np.random.default_rng(seed).normal(size=(5, 3)).astype(np.float32)
@@ -197,7 +183,6 @@ def test_features_of_length_0_have_finite_scores():
     assert np.isfinite(TABLE.distances(np.zeros((1, 3)))).all()
 
 
-@settings(max_examples=50, deadline=None)
 @given(confidence=st.floats(0, 1), distance=st.floats(-1e6, 1e6), bias=st.floats(-1e3, 1e3))
 def test_plant_scores_are_probabilities(confidence, distance, bias):
     head = LogisticHead(np.ones(3, np.float32), weight_confidence=0.5, weight_distance=-0.1, bias=bias)
@@ -231,7 +216,7 @@ def some_table(generator, num_taxa=12, num_plants=40):
     return conformal_table(taxa_NT, generator.integers(0, num_taxa, num_plants), prior_T / prior_T.sum())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), num_pictures=st.integers(1, 5), kind=KINDS)
 def test_sets_of_higher_coverage_contain_sets_of_lower_coverage(seed, num_pictures, kind):
     generator = np.random.default_rng(seed)

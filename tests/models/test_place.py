@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from models.answer import Question, answer_plant
 from models.calibration import (
@@ -51,8 +52,10 @@ def prior_of(*entries, trust=10.0):
 PRIOR = prior_of((0, BERLIN, 5, 60), (1, SYDNEY, 5, 60), (2, BERLIN, 11, 30), (2, SYDNEY, 11, 30))
 
 
-def model_of(prior=PRIOR, weight=1.0, floor=0.2, **more):
-    rule = PlaceRule(weight, floor, 1.0, Thresholds())
+RULE = PlaceRule(1.0, 0.2, 1.0, Thresholds())
+
+
+def model_of(prior=PRIOR, rule=RULE, **more):
     return AnswerModel(TAXONOMY, 1.0, place=PlaceModel(prior, rule, None), **more)
 
 
@@ -111,7 +114,7 @@ def test_a_record_counts_in_its_month_and_half_as_much_in_its_neighbors():
         assert (expected > 0) == (kernel > 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(places)
 def test_the_floor_holds_everywhere_and_an_unknown_taxon_is_neither_raised_nor_lowered(where):
     model = model_of()
@@ -125,7 +128,7 @@ def test_the_floor_holds_everywhere_and_an_unknown_taxon_is_neither_raised_nor_l
     assert (found >= alone * 0.2**2 - 1e-12).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.floats(-90, 90), st.sampled_from(SIDES_KM))
 def test_the_date_line_does_not_divide_a_place(latitude, side_km):
     assert cell_at(latitude, 180.0, side_km) == cell_at(latitude, -180.0, side_km)
@@ -151,7 +154,6 @@ def test_29_february_and_31_december_are_days_like_others():
     assert december[2] > january[2]  # next to November, on the circle of months
 
 
-@settings(max_examples=50, deadline=None)
 @given(places)
 def test_the_score_of_a_taxon_rises_with_its_ratio(where):
     model = model_of()
@@ -214,8 +216,8 @@ def test_place_says_nothing_about_what_is_not_named():
 
 
 def test_thresholds_of_answers_with_a_place_are_their_own():
-    strict = PlaceRule(1.0, 0.2, 1.0, Thresholds(species=1.0, genus=1.0, family=1.0))
-    model = AnswerModel(TAXONOMY, 1.0, Thresholds(species=0.1), place=PlaceModel(PRIOR, strict, None))
+    strict = replace(RULE, thresholds=Thresholds(species=1.0, genus=1.0, family=1.0))
+    model = model_of(rule=strict, thresholds=Thresholds(species=0.1))
     assert scores(None, model)[1].verdict.rank == "species"
     assert scores(Where(*BERLIN), model)[1].verdict.rank == "uncertain"
 
@@ -225,10 +227,9 @@ def test_thresholds_of_answers_with_a_place_are_their_own():
 )
 def test_taxa_that_are_often_mistaken_keep_the_stricter_limit_at_a_place_and_no_promise(own, general, rank):
     promise = Promise(0.05, 0.95, num_named=400, num_wrong=3)
-    rule = PlaceRule(1.0, 0.2, 1.0, Thresholds(species=general, genus=0.1), Promises(species=promise))
+    rule = replace(RULE, thresholds=Thresholds(species=general, genus=0.1), promises=Promises(species=promise))
     mistaken = MistakenTaxa(tuple(TAXONOMY.by_id), own, promise)
-    model = AnswerModel(TAXONOMY, 1.0, mistaken=mistaken, place=PlaceModel(PRIOR, rule, None))
-    verdict = scores(Where(*BERLIN), model)[1].verdict
+    verdict = scores(Where(*BERLIN), model_of(rule=rule, mistaken=mistaken))[1].verdict
     assert (verdict.rank, verdict.promise) == (rank, None)
 
 
