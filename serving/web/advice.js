@@ -1,7 +1,7 @@
 // Says which photograph would help next: short fixed rules on the answer. No function needs a document.
 
 import { joined } from "./formats.js";
-import { isFromFew, stateOf } from "./sentences.js";
+import { isFromFew, isGenusAlone, stateOf } from "./sentences.js";
 import { say } from "./text.js";
 
 const SMALL_PX = 300; // networks look at 128 to 480 px; a picture much smaller than that has lost its detail
@@ -29,9 +29,10 @@ function notAPlantAdvice({ images }) {
   return [say("advice.plant_only"), smallPictures(images)];
 }
 
-function plantAdvice({ images, families, predictions, verdict }, state, model) {
+function plantAdvice(answer, state, model) {
+  const { images, families, predictions, verdict } = answer;
   // Better photographs change little where the model itself was made from too few.
-  const isSure = (state === "species" && verdict.promise) || isFromFew(model);
+  const isSure = ((state === "species" || isGenusAlone(answer)) && verdict.promise) || isFromFew(model);
   return [
     unusedPictures(images),
     verdict.name === null && looksLikeTwo(predictions) && say("advice.two_plants"),

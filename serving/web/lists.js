@@ -3,7 +3,7 @@
 import { comparison, typicalPictures } from "./compare.js";
 import { bar, element, printed } from "./elements.js";
 import { percent } from "./formats.js";
-import { aloneSentence, knownAs, namedSpecies, nameOf, unusedSentence } from "./sentences.js";
+import { aloneSentence, isGenusAlone, knownAs, namedSpecies, nameOf, unusedSentence } from "./sentences.js";
 import { language, say } from "./text.js";
 
 const NUM_SHOWN = 10; // candidates of a set that are shown at once; the others are folded away
@@ -11,14 +11,15 @@ const NUM_GUESSES = 3;
 const LEAST_GUESS = 0.02; // probability of a guess that is worth a look
 
 /** Shows the likeliest plants where the answer has no species: those of the genus or family that it names, or all. */
-export function guessList({ predictions, verdict, harmful = [] }, state) {
+export function guessList(answer, state) {
+  const { predictions, verdict, harmful = [] } = answer;
   if (!["genus", "family", "uncertain", "unknown_plant"].includes(state)) return null;
   const fits = (taxon) => verdict.name === null || taxon[state] === verdict.name;
   const likely = predictions.filter((taxon) => fits(taxon) && taxon.score >= LEAST_GUESS).slice(0, NUM_GUESSES);
   // A plant that the card warns of is among its guesses, however unlikely it is.
   const warnedOf = harmful.map(({ prediction }) => prediction).filter((taxon) => fits(taxon) && !likely.some(({ taxon_id: id }) => id === taxon.taxon_id));
   const guesses = [...likely, ...warnedOf];
-  if (!guesses.length) return null;
+  if (!guesses.length || (isGenusAlone(answer) && guesses.length === 1)) return null;
   return element("section", { className: "guesses" },
     element("h3", { className: "answer__heading" }, say(`guesses.${state === "unknown_plant" ? "resembles" : "title"}`)),
     element("ul", {}, guesses.map((taxon) => element("li", { className: "candidate" },

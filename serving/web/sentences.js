@@ -57,11 +57,15 @@ export function verdictHeading(answer) {
   }
   const latin = say(`card.latin.${rank}`, { name: rank === "genus" ? { name } : name });
   const [common] = best?.common_names ?? [];
-  return common ? { label, title: say("card.title.or_relative", { name: capitalized(common) }), latin } : { label, title: latin, latin: null };
+  if (!common) return { label, title: latin, latin: null };
+  return { label, title: isGenusAlone(answer) ? capitalized(common) : say("card.title.or_relative", { name: capitalized(common) }), latin };
 }
 
 /** Returns the species that the verdict names, or undefined. */
 export const namedSpecies = ({ verdict, predictions }) => predictions.find((taxon) => verdict.rank === "species" && taxon.scientific_name === verdict.name);
+
+/** Whether the answer names a genus of which the model tells no species, so that no photograph would say more. */
+export const isGenusAlone = ({ verdict, predictions }) => verdict.rank === "genus" && predictions.find(({ genus }) => genus === verdict.name)?.rank === "genus";
 
 /** Whether the verdict has a name of which nothing proves how often it is right. */
 export const isGuess = ({ verdict }) => verdict.name !== null && !verdict.promise;
@@ -78,6 +82,7 @@ export function harmSentences({ harmful = [] }) {
 export function verdictSentence(answer, model) {
   const state = stateOf(answer);
   if (state === "species") return alternativesSentence(answer);
+  if (isGenusAlone(answer)) return say("card.meaning.genus_alone");
   if (state === "uncertain" && isFromFew(model)) return say("card.meaning.few");
   if (state === "unknown_plant" && model) return say("card.meaning.unknown_plant", { n: model.num_taxa });
   return say(state === "unknown_plant" ? "card.meaning.unlike" : `card.meaning.${state}`);

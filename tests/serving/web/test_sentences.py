@@ -280,6 +280,17 @@ def test_calibration_error_is_the_one_of_the_network_that_runs(measured):
     assert not [name for name in facts if name.startswith("Average distance")]
 
 
+def test_a_genus_without_species_is_no_fault_of_the_photographs(page, say):
+    of_genus = prediction(1, 0.98) | {"rank": "genus", "scientific_name": "Helianthus"}
+    whole = answer("genus", "Helianthus", promise=PROMISE, predictions=[of_genus])
+    heading = page("sentences.js", "verdictHeading", whole)
+    assert (heading["title"], plain(heading["latin"])) == ("Common sunflower", "Genus Helianthus")
+    assert say("verdictSentence", whole, MODEL) == "The model tells this genus only, none of its species."
+    assert page("advice.js", "adviceFor", whole, MODEL) == []
+    assert "or a close relative" in page("sentences.js", "verdictHeading", GENUS)["title"]  # the model knows species
+    assert len(page("advice.js", "adviceFor", GENUS, MODEL)) > 0
+
+
 @pytest.mark.parametrize("promises", [{}, {"species": None, "genus": None, "family": None}])
 def test_nothing_is_proved_of_a_model_without_tables(page, promises):
     assert page("facts.js", "provedFacts", {**MODEL, "calibration": None, "promises": promises}) == []
