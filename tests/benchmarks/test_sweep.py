@@ -97,6 +97,16 @@ def sweep(tmp_path):
     return path
 
 
+@pytest.fixture
+def swept(sweep, data, tmp_path):
+    """Runs the sweep on the CPU."""
+
+    def run(out=tmp_path, **options):
+        return benchmark(Benchmark(sweep=sweep, data=data, out=out, device="cpu", **options))
+
+    return run
+
+
 def calls(folder):
     return json.loads((folder / "calls.json").read_text())
 
@@ -219,12 +229,9 @@ def test_train_understands_every_arm_of_the_shipped_sweeps(name):
         parse_train(list(words))
 
 
-def test_a_sweep_runs_its_arms_round_by_round_and_writes_one_table(program, sweep, data, tmp_path, capsys):
+def test_a_sweep_runs_its_arms_round_by_round_and_writes_one_table(program, swept, tmp_path, capsys):
     program(TWO_EPOCHS)
-    command = Benchmark(
-        sweep=sweep, data=data, out=tmp_path / "out", device="cpu", flags=("--shards", "s3://a:secret@b")
-    )
-    result = benchmark(command)
+    result = swept(tmp_path / "out", flags=("--shards", "s3://a:secret@b"))
     assert [run.seed for run in result.runs] == [0, 0, 0, 1, 1, 1]
     assert [row[0] for row in result.rows] == ["first", "larger", "larger_and_plain"]
     assert "50.0" in capsys.readouterr().out
@@ -237,18 +244,18 @@ def test_a_sweep_runs_its_arms_round_by_round_and_writes_one_table(program, swee
     assert "secret" not in (tmp_path / "out" / "first-seed0" / module.RUN_FILE).read_text()
 
 
-def test_figures_of_another_machine_are_not_mixed_in(program, sweep, data, tmp_path):
+def test_figures_of_another_machine_are_not_mixed_in(program, swept, tmp_path):
     program(TWO_EPOCHS)
     other = msgspec.structs.replace(this_machine(), gpus=(Gpu("Other GPU", 24.0),))
     (tmp_path / "machine.json").write_bytes(msgspec.json.encode(other))
     with pytest.raises(DataError, match="Other GPU"):
-        benchmark(Benchmark(sweep=sweep, data=data, out=tmp_path, device="cpu"))
+        swept()
 
 
-def test_a_sweep_whose_runs_all_fail_is_an_error(program, sweep, data, tmp_path):
+def test_a_sweep_whose_runs_all_fail_is_an_error(program, swept):
     program("sys.exit('error (bad_data): nothing there.')")
     with pytest.raises(BotanifyError, match="nothing there"):
-        benchmark(Benchmark(sweep=sweep, data=data, out=tmp_path, device="cpu"))
+        swept()
 
 
 def started(monkeypatch, *arguments):

@@ -23,6 +23,13 @@ def manifests():
     return {path.relative_to(KUBERNETES): read_yaml(path) for path in sorted(KUBERNETES.rglob("*.yaml"))}
 
 
+def pod_of(document):
+    """The pod of a Deployment or a Job, and its only container."""
+    pod = document["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    return pod, container
+
+
 def alert_rules():
     return [rule for group in read_yaml(PROMETHEUS / "alerts.yml")["groups"] for rule in group["rules"]]
 

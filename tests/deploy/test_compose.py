@@ -10,31 +10,30 @@ from tests.make import ran
 pytestmark = [pytest.mark.deploy, pytest.mark.slow, needs("docker-compose")]
 
 
-def check(document, folder):
-    (folder / "compose.yaml").write_text(yaml.safe_dump(document))
-    command = ["docker-compose", "--file", folder / "compose.yaml", "config", "--quiet"]
-    return ran(*command, cwd=folder)
-
-
-def test_compose_adds_the_volume_of_corrections(tmp_path):
-    folder = tmp_path / "service"
-    folder.mkdir()
-    files = ("compose.yaml", "compose.corrections.yaml")
-    for name in files:
-        document = read_yaml(SERVICE / name)
+def config_of(folder, **documents):
+    """What docker-compose says to these files."""
+    command = ["docker-compose"]
+    for name, document in documents.items():
         document.pop("name", None)  # newer than Debian's version
-        (folder / name).write_text(yaml.safe_dump(document))
-    command = ["docker-compose", *(f"--file={folder / name}" for name in files), "config"]
-    shown = ran(*command, cwd=folder, check=True).stdout
-    service = yaml.safe_load(shown)["services"]["service"]
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(document))
+        command.append(f"--file={folder / name}.yaml")
+    return ran(*command, "config", cwd=folder)
+
+
+@pytest.fixture
+def compose():
+    return read_yaml(SERVICE / "compose.yaml")
+
+
+def test_compose_adds_the_volume_of_corrections(compose, tmp_path):
+    shown = config_of(tmp_path, compose=compose, corrections=read_yaml(SERVICE / "compose.corrections.yaml"))
+    service = yaml.safe_load(shown.stdout)["services"]["service"]
     assert {"BOTANIFY_METRICS", "BOTANIFY_CORRECTIONS"} <= {*service["environment"]}
     assert "/corrections" in str(service["volumes"])
 
 
-def test_compose_accepts_the_file_and_refuses_a_misspelled_field(tmp_path):
-    document = read_yaml(SERVICE / "compose.yaml")
-    del document["name"]  # newer than Debian's version
-    checked = check(document, tmp_path)
-    assert checked.returncode == 0, checked.stderr
-    document["services"]["service"]["stop_grace_periode"] = "30s"
-    assert "stop_grace_periode" in check(document, tmp_path).stderr
+def test_compose_accepts_the_file_and_refuses_a_misspelled_field(compose, tmp_path):
+    accepted = config_of(tmp_path, compose=compose)
+    assert accepted.returncode == 0, accepted.stderr
+    compose["services"]["service"]["stop_grace_periode"] = "30s"
+    assert "stop_grace_periode" in config_of(tmp_path, compose=compose).stderr

@@ -6,11 +6,10 @@ import subprocess
 
 import pytest
 import tyro
-import yaml
 
 from serving.folder import Outcome
 from serving.folder.command import IdentifyFolder
-from tests.deploy.service_files import ROOT
+from tests.deploy.service_files import ROOT, pod_of, read_yaml
 from tests.serving.folder.photograph_folder import draw_photographs, program, rows_of
 from tests.serving.tiny import GREEN
 
@@ -20,12 +19,7 @@ MANIFEST = ROOT / "deploy" / "kubernetes" / "identify.yaml"
 
 @pytest.fixture(scope="module")
 def job():
-    return yaml.safe_load(MANIFEST.read_text(encoding="utf-8"))
-
-
-def container(job):
-    (found,) = job["spec"]["template"]["spec"]["containers"]
-    return found
+    return read_yaml(MANIFEST)
 
 
 def submit(folder, index, count, srun, *arguments):
@@ -78,7 +72,7 @@ def test_the_pods_share_the_parts(job):
     spec = job["spec"]
     assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
     for index in range(spec["completions"]):  # Kubernetes puts it in
-        words = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container(job)["args"]]
+        words = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in pod_of(job)[1]["args"]]
         assert tyro.cli(IdentifyFolder, args=words).share() == (index, spec["completions"])
 
 
@@ -89,10 +83,10 @@ def test_an_interrupted_pod_starts_again_and_a_broken_run_does_not(job):
 
 
 def test_a_pod_has_the_volumes_and_the_image_of_the_program(job):
-    pod = job["spec"]["template"]["spec"]
+    pod, container = pod_of(job)
     assert pod["restartPolicy"] == "Never"
-    assert {volume["name"] for volume in pod["volumes"]} == {each["name"] for each in container(job)["volumeMounts"]}
-    assert container(job)["image"].endswith("botanify:folders")
+    assert {volume["name"] for volume in pod["volumes"]} == {each["name"] for each in container["volumeMounts"]}
+    assert container["image"].endswith("botanify:folders")
     assert "FROM program AS folders" in (ROOT / "Dockerfile").read_text()
     kubernetes_validate = pytest.importorskip(
         "kubernetes_validate", reason="needs kubernetes-validate: python -m uv pip install kubernetes-validate"

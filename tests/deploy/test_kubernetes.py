@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import yaml
 
-from tests.deploy.service_files import KUBERNETES
+from tests.deploy.service_files import KUBERNETES, pod_of, read_yaml
 from tests.deploy.tools import needs
 from tests.make import ran
 
@@ -33,11 +33,15 @@ def build(overlay, components, scratch, keys="app 00\n"):
     if keys:
         (tree / "components" / "ingress" / "keys.txt").write_text(keys)
     kustomization = tree / "overlays" / overlay / "kustomization.yaml"
-    document = yaml.safe_load(kustomization.read_text())
+    document = read_yaml(kustomization)
     document["components"] = [f"../../components/{name}" for name in components]
     kustomization.write_text(yaml.safe_dump(document))
     command = ["kubectl", "kustomize", kustomization.parent]
     return list(yaml.safe_load_all(ran(*command, check=True).stdout))
+
+
+def by_kind(documents):
+    return {document["kind"]: document for document in documents}
 
 
 @pytest.mark.slow
@@ -60,7 +64,7 @@ def test_schemas_of_kubernetes_accept_the_overlay(overlay, components, tmp_path)
 def test_a_misspelled_field_is_refused():
     import kubernetes_validate
 
-    document = yaml.safe_load((KUBERNETES / "base" / "disruption.yaml").read_text())
+    document = read_yaml(KUBERNETES / "base" / "disruption.yaml")
     document["spec"]["maxUnavailible"] = document["spec"].pop("maxUnavailable")
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
@@ -68,9 +72,8 @@ def test_a_misspelled_field_is_refused():
 
 @needs("kubectl")
 def test_corrections_go_with_a_bundle_of_ones_own_and_let_the_service_out(tmp_path):
-    documents = {document["kind"]: document for document in build("cpu", ["bundle-volume", "corrections"], tmp_path)}
-    pod = documents["Deployment"]["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
+    documents = by_kind(build("cpu", ["bundle-volume", "corrections"], tmp_path))
+    pod, container = pod_of(documents["Deployment"])
     assert {"BOTANIFY_BUNDLE", "BOTANIFY_CORRECTIONS"} < {variable["name"] for variable in container["env"]}
     assert [volume["name"] for volume in pod["volumes"]] == ["corrections", "registry"]
     network = documents["NetworkPolicy"]["spec"]
@@ -82,9 +85,9 @@ def test_clients_from_outside_come_over_tls_with_a_key_or_not_at_all(tmp_path):
     with pytest.raises(subprocess.CalledProcessError) as refused:
         build("cpu", ["ingress"], tmp_path / "without", keys="")
     assert "keys.txt" in refused.value.stderr
-    documents = {document["kind"]: document for document in build("cpu", ["ingress"], tmp_path / "with")}
-    (container,) = documents["Deployment"]["spec"]["template"]["spec"]["containers"]
-    (volume,) = documents["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    documents = by_kind(build("cpu", ["ingress"], tmp_path / "with"))
+    pod, container = pod_of(documents["Deployment"])
+    (volume,) = pod["volumes"]
     (mount,) = container["volumeMounts"]
     path = next(each["value"] for each in container["env"] if each["name"] == "BOTANIFY_API_KEYS_FILE")
     secret = documents["Secret"]
@@ -101,9 +104,7 @@ def test_clients_from_outside_come_over_tls_with_a_key_or_not_at_all(tmp_path):
 @needs("kubectl")
 @pytest.mark.parametrize("component", [name for name in COMPONENTS if name.startswith("bundle-")])
 def test_component_mounts_the_bundle_that_the_service_opens(component, tmp_path):
-    (deployment,) = (one for one in build("cpu", [component], tmp_path) if one["kind"] == "Deployment")
-    pod = deployment["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
+    pod, container = pod_of(by_kind(build("cpu", [component], tmp_path))["Deployment"])
     bundle = next(variable["value"] for variable in container["env"] if variable["name"] == "BOTANIFY_BUNDLE")
     (mount,) = container["volumeMounts"]
     assert bundle.startswith(mount["mountPath"])

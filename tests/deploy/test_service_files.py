@@ -21,6 +21,7 @@ from tests.deploy.service_files import (
     alert_rules,
     manifests,
     panel_queries,
+    pod_of,
     read_yaml,
     seconds,
 )
@@ -28,9 +29,11 @@ from tests.deploy.service_files import (
 DEFAULTS = Settings()
 COMPOSE, CORRECTIONS = (read_yaml(SERVICE / name) for name in ("compose.yaml", "compose.corrections.yaml"))
 BASE = {document["kind"]: document for path, document in manifests().items() if path.parts[0] == "base"}
-POD = BASE["Deployment"]["spec"]["template"]
-(CONTAINER,) = POD["spec"]["containers"]
+LABELS = BASE["Deployment"]["spec"]["template"]["metadata"]["labels"]
+POD, CONTAINER = pod_of(BASE["Deployment"])
 MEASURED = json.loads((ROOT / "benchmarks/results/amd-epyc-2-cores/serving_memory.json").read_text())["flood"]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+USER = re.search(r"useradd --uid (\d+)", DOCKERFILE)[1]
 STOP_MARGIN_S = 2  # for the process to end
 
 
@@ -126,15 +129,13 @@ def test_compose_keeps_corrections_in_a_volume_that_the_user_of_the_image_may_wr
     volume, folder = mount.split(":")
     assert volume in CORRECTIONS["volumes"]
     assert load_settings([], service["environment"]).corrections == Path(folder)
-    dockerfile = (ROOT / "Dockerfile").read_text()
-    user = re.search(r"useradd --uid (\d+)", dockerfile)[1]
-    assert f"install --directory --owner {user} --group {user} {folder}\n" in dockerfile
+    assert f"install --directory --owner {USER} --group {USER} {folder}\n" in DOCKERFILE
 
 
 def test_prometheus_finds_the_pods_and_calls_them_as_the_alerts_do():
     (job,) = read_yaml(PROMETHEUS / "kubernetes.yml")["scrape_configs"]
     (kept,) = (rule for rule in job["relabel_configs"] if rule.get("action") == "keep")
-    (label,) = POD["metadata"]["labels"].items()
+    (label,) = LABELS.items()
     assert kept["source_labels"][0] == "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", label[0])
     assert kept["regex"] == f"{label[1]};metrics"
     assert job["job_name"] == "botanify"
@@ -163,17 +164,19 @@ def test_a_client_stays_with_a_replica_and_only_a_correction_is_sent_on_after_40
 
 
 def test_selectors_name_the_pods():
-    labels = POD["metadata"]["labels"]
-    assert BASE["Deployment"]["spec"]["selector"]["matchLabels"] == labels
-    assert BASE["Service"]["spec"]["selector"] == labels
-    assert BASE["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
-    assert BASE["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
-    (spread,) = POD["spec"]["topologySpreadConstraints"]
-    assert spread["labelSelector"]["matchLabels"] == labels
+    (spread,) = POD["topologySpreadConstraints"]
+    assert BASE["Service"]["spec"]["selector"] == LABELS
+    for selector in (
+        BASE["Deployment"]["spec"]["selector"],
+        BASE["PodDisruptionBudget"]["spec"]["selector"],
+        BASE["NetworkPolicy"]["spec"]["podSelector"],
+        spread["labelSelector"],
+    ):
+        assert selector["matchLabels"] == LABELS
 
 
 def test_pods_have_time_to_stop():
-    assert POD["spec"]["terminationGracePeriodSeconds"] >= DEFAULTS.shutdown_s + STOP_MARGIN_S
+    assert POD["terminationGracePeriodSeconds"] >= DEFAULTS.shutdown_s + STOP_MARGIN_S
     probe = CONTAINER["readinessProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] < DEFAULTS.drain_s
 
@@ -195,7 +198,7 @@ def test_ports_are_those_that_the_service_opens():
 
 def environment_variables():
     documents = [yaml.safe_dump(document) for document in [*manifests().values(), COMPOSE, CORRECTIONS]]
-    texts = [*documents, (ROOT / "Dockerfile").read_text()]
+    texts = [*documents, DOCKERFILE]
     return {name for text in texts for name in re.findall(r"\bBOTANIFY_(\w+)", text)}
 
 
@@ -204,8 +207,7 @@ def test_environment_variables_are_settings_of_the_service():
 
 
 def test_pods_run_as_the_user_of_the_image_without_privileges():
-    user = int(re.search(r"useradd --uid (\d+)", (ROOT / "Dockerfile").read_text())[1])
-    assert POD["spec"]["securityContext"]["runAsUser"] == user
+    assert POD["securityContext"]["runAsUser"] == int(USER)
     for document in manifests().values():
         pod = document.get("spec", {}).get("template", {}).get("spec", {})
         for container in [*pod.get("initContainers", []), *pod.get("containers", [])]:
@@ -217,8 +219,7 @@ def test_pods_run_as_the_user_of_the_image_without_privileges():
 
 def test_corrections_of_all_pods_are_on_one_volume_and_in_a_database_whose_address_is_a_secret():
     folder = KUBERNETES / "components" / "corrections"
-    pod = read_yaml(folder / "deployment.yaml")["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
+    pod, container = pod_of(read_yaml(folder / "deployment.yaml"))
     (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
     assert mount["name"] == volume["name"]
     variables = {variable["name"]: variable for variable in container["env"]}
@@ -234,7 +235,7 @@ def test_corrections_of_all_pods_are_on_one_volume_and_in_a_database_whose_addre
 def test_a_volume_has_a_claim_that_many_machines_may_mount(component):
     folder = KUBERNETES / "components" / component
     claim = read_yaml(folder / "claim.yaml")
-    (volume,) = read_yaml(folder / "deployment.yaml")["spec"]["template"]["spec"]["volumes"]
+    (volume,) = pod_of(read_yaml(folder / "deployment.yaml"))[0]["volumes"]
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert num_bytes(claim["spec"]["resources"]["requests"]["storage"]) >= DEFAULTS.corrections_bytes
@@ -254,7 +255,7 @@ def overlay(name, file):
 
 
 def test_memory_is_what_was_measured():
-    (container,) = overlay("cpu", "resources.yaml")["spec"]["template"]["spec"]["containers"]
+    _, container = pod_of(overlay("cpu", "resources.yaml"))
     requested, limit = (container["resources"][which]["memory"] for which in ("requests", "limits"))
     most_mb = MEASURED["high_water_mb"]
     assert num_bytes(requested) >= most_mb * 1e6
@@ -298,7 +299,7 @@ def test_kustomizations_name_files_that_exist_and_leave_none_out(kustomization):
 
 
 def test_images_copy_existing_paths_that_the_build_context_has():
-    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    lines = DOCKERFILE.splitlines()
     copied = {path for line in lines if line.startswith("COPY") and "--from" not in line for path in line.split()[1:-1]}
     assert {"models/", "serving/", "training/", "deploy/torchrun.sh"} <= copied
     assert all((ROOT / path).exists() for path in copied)
@@ -307,6 +308,6 @@ def test_images_copy_existing_paths_that_the_build_context_has():
 
 
 def test_default_image_is_that_for_a_cpu_and_every_target_exists():
-    stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)
     assert stages[-1] == "cpu" == COMPOSE["services"]["service"]["build"]["target"]
     assert {"gpu", "folders", "train"} <= set(stages)

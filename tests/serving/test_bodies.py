@@ -21,6 +21,7 @@ START = f"--{BOUNDARY}\r\n".encode()
 NEXT, END = f"\r\n--{BOUNDARY}\r\n".encode(), f"\r\n--{BOUNDARY}--\r\n".encode()
 IMAGE = b'Content-Disposition: form-data; name="image"\r\n'
 NOTE = IMAGE.replace(b"image", b"note")
+REST = IMAGE + b"\r\npicture" + END
 PICTURE = START + IMAGE + b"\r\npicture"
 
 
@@ -64,7 +65,7 @@ def test_form_is_read_the_same_in_chunks_of_any_size(num_bytes):
         form(part("image", b"picture", more="Content-Length: 7\r\n")),
         START + b"content-disposition:form-data;name=image\r\n\r\npicture" + END,
         START + b"CONTENT-DISPOSITION: form-data; NAME=image\r\n\r\npicture" + END,
-        START + b"Content-Type: image/jpeg\r\n" + IMAGE + b"\r\npicture" + END,
+        START + b"Content-Type: image/jpeg\r\n" + REST,
         START + b"Content-Disposition: form-data; filename*=utf-8''a%0D%0A; name=\"image\"\r\n\r\npicture" + END,
         b"preamble\r\n" + PICTURE + END,
         b"\r\n" + PICTURE + END,
@@ -101,9 +102,9 @@ MALFORMED = {
     "boundaries without their last byte": (PICTURE + END).replace(BOUNDARY.encode(), BOUNDARY.encode()[:-1]),
     "boundaries without their dashes": (PICTURE + END).replace(b"--", b""),
     "byte before the boundary": b"x" + PICTURE + END,
-    "byte after the boundary": START[:-2] + b"x\r\n" + IMAGE + b"\r\npicture" + END,
-    "space after the boundary": START[:-2] + b" \r\n" + IMAGE + b"\r\npicture" + END,
-    "byte after a later boundary": PICTURE + NEXT[:-2] + b"x\r\n" + IMAGE + b"\r\npicture" + END,
+    "byte after the boundary": START[:-2] + b"x\r\n" + REST,
+    "space after the boundary": START[:-2] + b" \r\n" + REST,
+    "byte after a later boundary": PICTURE + NEXT[:-2] + b"x\r\n" + REST,
     "no end": PICTURE,
     "half of the end": PICTURE + END[:-3],
     "end after one dash": PICTURE + END[:-3] + b"\r\n",
@@ -114,7 +115,7 @@ MALFORMED = {
     "new part and no more": PICTURE + NEXT,
     "line feeds for line ends": (PICTURE + END).replace(b"\r\n", b"\n"),
     "carriage returns for line ends": (PICTURE + END).replace(b"\r\n", b"\r"),
-    "line feed after the boundary": START[:-2] + b"\n" + IMAGE + b"\r\npicture" + END,
+    "line feed after the boundary": START[:-2] + b"\n" + REST,
     "line feed in the header": START + IMAGE[:-2] + b"\n\r\npicture" + END,
     "no header": START + b"\r\npicture" + END,
     "header without a colon": START + b"form-data name=image\r\n\r\npicture" + END,
@@ -122,15 +123,15 @@ MALFORMED = {
     "header with a bad name": START + b"Content Disposition\0: form-data\r\n\r\npicture" + END,
     "header in no charset": START + b"Content-Disposition: form-data; name=\xff\r\n\r\nx" + END,
     "header of zeros": START + bytes(100) + b"\r\n\r\nx" + END,
-    "header that begins folded": START + b" folded\r\n" + IMAGE + b"\r\npicture" + END,
+    "header that begins folded": START + b" folded\r\n" + REST,
     "header folded to nothing": START + IMAGE + b"  \r\n\r\npicture" + END,
     "no content disposition": START + b"Content-Type: image/jpeg\r\n\r\npicture" + END,
     "attachment": START + b"Content-Disposition: attachment; name=image\r\n\r\npicture" + END,
     "empty disposition": START + b"Content-Disposition:\r\n\r\npicture" + END,
-    "long header": START + b"X: " + b"a" * 5_000 + b"\r\n" + IMAGE + b"\r\npicture" + END,
+    "long header": START + b"X: " + b"a" * 5_000 + b"\r\n" + REST,
     "header without an end": START + b"X" * 100_000,
     "header folded without an end": START + IMAGE + b" a\r\n" * 20_000,
-    "nine headers": START + b"X: a\r\n" * 8 + IMAGE + b"\r\npicture" + END,
+    "nine headers": START + b"X: a\r\n" * 8 + REST,
     "headers without an end": START + b"X: a\r\n" * 20_000,
     "negative length": START + IMAGE + b"Content-Length: -1\r\n\r\npicture" + END,
     "length in words": START + IMAGE + b"Content-Length: seven\r\n\r\npicture" + END,

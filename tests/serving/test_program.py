@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import onnxruntime
 import pytest
 from msgspec.structs import replace
 
@@ -141,40 +142,50 @@ def num_refused(url, code):
 # ---- start-up errors
 
 
-def test_damaged_network_is_one_clear_line(bundle_folder, tmp_path):
-    broken = tmp_path / "broken"
-    shutil.copytree(bundle_folder, broken)
-    network = broken / "model.fp32.onnx"
+def damaged(bundle, folder):
+    network = shutil.copytree(bundle, folder) / "model.fp32.onnx"
     data = bytearray(network.read_bytes())
     data[len(data) // 2] ^= 1
     network.write_bytes(data)
-    assert_one_clear_line(run("--bundle", broken), "SHA-256", "model.fp32.onnx")
 
 
-def test_network_that_loads_but_does_not_run_is_one_clear_line(bundle_folder, tmp_path):
-    write_network(tmp_path / "broken.onnx", sides=("height", "width"), pool=False)
-    record = load_bundle(bundle_folder).record
-    seal_bundle(tmp_path / "bad", record, TAXONOMY, {"model.fp32.onnx": tmp_path / "broken.onnx"})
-    assert_one_clear_line(run("--bundle", tmp_path / "bad", "--port", 0), "the network does not run", "MatMul")
+def not_running(bundle, folder):
+    write_network(folder.with_suffix(".onnx"), sides=("height", "width"), pool=False)
+    seal_bundle(folder, load_bundle(bundle).record, TAXONOMY, {"model.fp32.onnx": folder.with_suffix(".onnx")})
 
 
-def test_network_whose_input_differs_from_its_bundle_is_one_clear_line(bundle_folder, tmp_path):
-    record = replace(load_bundle(bundle_folder).record, input=InputSpec(height=64, width=64, train_px=64))
-    seal_bundle(tmp_path / "bad", record, TAXONOMY, {"model.fp32.onnx": bundle_folder / "model.fp32.onnx"})
-    assert_one_clear_line(run("--bundle", tmp_path / "bad", "--port", 0), "32", "64")
+def with_another_input(bundle, folder):
+    record = replace(load_bundle(bundle).record, input=InputSpec(height=64, width=64, train_px=64))
+    seal_bundle(folder, record, TAXONOMY, {"model.fp32.onnx": bundle / "model.fp32.onnx"})
 
 
-def test_cuda_that_cannot_be_used_is_one_clear_line(bundle_folder):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-        pytest.skip("this machine's ONNX Runtime is built for CUDA")
-    process = run("--bundle", bundle_folder, "--provider", "cuda")
-    assert_one_clear_line(process, "CUDA", "onnxruntime-gpu", "--provider cpu")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (damaged, ("SHA-256", "model.fp32.onnx")),
+        (not_running, ("the network does not run", "MatMul")),
+        (with_another_input, ("32", "64")),
+    ],
+)
+def test_bundle_that_cannot_be_served_is_one_clear_line(bundle_folder, tmp_path, make, words):
+    make(bundle_folder, tmp_path / "bad")
+    assert_one_clear_line(run("--bundle", tmp_path / "bad", "--port", 0), *words)
 
 
-def test_bf16_without_openvino_is_one_clear_line(bundle_folder):
-    process = run("--bundle", bundle_folder, "--precision", "bf16")
-    assert_one_clear_line(process, "only OpenVINO runs the precision bf16", "--provider openvino")
+WITHOUT_CUDA = pytest.mark.skipif(
+    "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="this ONNX Runtime is built for CUDA"
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        pytest.param(("--provider", "cuda"), ("CUDA", "onnxruntime-gpu", "--provider cpu"), marks=WITHOUT_CUDA),
+        (("--precision", "bf16"), ("only OpenVINO runs the precision bf16", "--provider openvino")),
+    ],
+)
+def test_what_this_machine_cannot_run_is_one_clear_line(bundle_folder, flags, words):
+    assert_one_clear_line(run("--bundle", bundle_folder, *flags), *words)
 
 
 # ---- imports

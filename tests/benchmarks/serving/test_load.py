@@ -12,6 +12,7 @@ from benchmarks.serving.load import Load, Outcome, arrivals, closed_loop, one_by
 from benchmarks.serving.process_tree import free_port
 
 REQUEST = post_picture("/identify", b"x" * 200_000)
+PAGE = get("/")
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
 BUSY = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -20,7 +21,7 @@ BUSY = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nConnection: close\r\nContent-Len
 class Server(asyncio.Protocol):
     """Answers after a while, or does not."""
 
-    seconds, answer, hang_up = 0.0, OK, False
+    answer_s, answer, hang_up = 0.0, OK, False
     abandoned = 0
 
     def connection_made(self, transport):
@@ -33,7 +34,7 @@ class Server(asyncio.Protocol):
 
     def on_message_complete(self):
         self.waiting += 1
-        asyncio.get_running_loop().call_later(self.seconds, self.finish)
+        asyncio.get_running_loop().call_later(self.answer_s, self.finish)
 
     def finish(self):
         self.waiting -= 1
@@ -65,6 +66,16 @@ def against(load, kind=Server, **behavior):
     return asyncio.run(run()), kind
 
 
+def opened(moments, request=PAGE, patience_s=15, **server):
+    """An open loop of these moments against a server of its own."""
+    return against(lambda port: open_loop(port, [request], moments, seconds=20, patience_s=patience_s), **server)
+
+
+def closed(concurrency, seconds, **server):
+    """A closed loop of so many clients against a server of its own."""
+    return against(lambda port: closed_loop(port, [REQUEST], concurrency=concurrency, seconds=seconds), **server)
+
+
 # ---- one request
 
 
@@ -76,7 +87,7 @@ def test_an_answer_is_read_to_its_end(answer, body):
 
 def test_a_port_without_a_server_is_a_lost_connection():
     with pytest.raises(ConnectionLost):
-        asyncio.run(fetch(free_port(), get("/")))
+        asyncio.run(fetch(free_port(), PAGE))
 
 
 # ---- closed loop
@@ -85,7 +96,7 @@ def test_a_port_without_a_server_is_a_lost_connection():
 @pytest.mark.slow
 def test_a_closed_loop_measures_rate_and_latency():
     load, _ = against(
-        lambda port: closed_loop(port, [REQUEST], concurrency=4, seconds=1.0, lead_in_s=0.2), seconds=0.05
+        lambda port: closed_loop(port, [REQUEST], concurrency=4, seconds=1.0, lead_in_s=0.2), answer_s=0.05
     )
     assert 8 < load.per_s <= 84  # 4 clients, 50 ms each: 80/s, and those that just ended within the window
     assert percentile([outcome.latency_s for outcome in load.outcomes], 0) >= 0.049
@@ -95,19 +106,19 @@ def test_a_closed_loop_measures_rate_and_latency():
 
 
 def test_a_closed_loop_waits_for_all_answers():
-    _, server = against(lambda port: closed_loop(port, [REQUEST], concurrency=3, seconds=0.5), seconds=0.2)
+    _, server = closed(3, 0.5, answer_s=0.2)
     assert server.abandoned == 0
 
 
 def test_lost_connections_are_counted_and_do_not_end_the_loop():
-    load, _ = against(lambda port: closed_loop(port, [REQUEST], concurrency=2, seconds=0.5), hang_up=True)
+    load, _ = closed(2, 0.5, hang_up=True)
     assert load.words.keys() == {"connection lost"}
     assert len(load.outcomes) > 2
     assert load.per_s == 0
 
 
 def test_only_answers_with_status_200_are_good():
-    load, _ = against(lambda port: closed_loop(port, [REQUEST], concurrency=1, seconds=0.2), answer=BUSY)
+    load, _ = closed(1, 0.2, answer=BUSY)
     assert load.words.keys() == {"503"}
     assert load.per_s == 0
     assert all(outcome.retry_after for outcome in load.outcomes)
@@ -135,7 +146,7 @@ class Stalling(Server):
         kind.count += 1
         if kind.count == 10:
             kind.until = now + 1.0
-        self.seconds = max(kind.until - now, 0.0)
+        self.answer_s = max(kind.until - now, 0.0)
         super().on_message_complete()
 
 
@@ -143,7 +154,7 @@ class Stalling(Server):
 def test_a_stall_counts_in_the_latency_of_every_request_that_was_due():
     """A client that waits for its answer before it sends again would see one slow request."""
     moments = [number / 30 for number in range(60)]
-    load, _ = against(lambda port: open_loop(port, [get("/")], moments, seconds=20, patience_s=15), kind=Stalling)
+    load, _ = opened(moments, kind=Stalling)
     by_due = sorted(load.outcomes, key=lambda outcome: outcome.due_s)
     end_of_stall = by_due[9].due_s + 1.0
     fell_into_it = [outcome for outcome in by_due[9:] if outcome.due_s < end_of_stall - 0.1]
@@ -155,7 +166,7 @@ def test_a_stall_counts_in_the_latency_of_every_request_that_was_due():
 def test_latency_counts_from_the_due_time_even_if_the_generator_is_late():
     async def late(port):
         asyncio.get_running_loop().call_soon(time.sleep, 0.5)
-        return await open_loop(port, [get("/")], [0.1, 0.2], seconds=20, patience_s=15)
+        return await open_loop(port, [PAGE], [0.1, 0.2], seconds=20, patience_s=15)
 
     load, _ = against(late)
     assert all(outcome.latency_s >= outcome.sent_s - outcome.due_s >= 0.25 for outcome in load.outcomes)
@@ -166,7 +177,7 @@ def test_latency_counts_from_the_due_time_even_if_the_generator_is_late():
 def test_requests_are_sent_when_due_even_if_the_server_is_slow():
     moments = [number / 50 for number in range(50)]
     began = time.monotonic()
-    load, _ = against(lambda port: open_loop(port, [REQUEST], moments, seconds=20, patience_s=15), seconds=1.0)
+    load, _ = opened(moments, REQUEST, answer_s=1.0)
     assert time.monotonic() - began < 40  # one after the other would take 50 s
     assert len(load.good) == 50
     assert all(outcome.latency_s >= 1.0 for outcome in load.good)
@@ -175,9 +186,7 @@ def test_requests_are_sent_when_due_even_if_the_server_is_slow():
 
 @pytest.mark.slow
 def test_clients_disconnect_after_their_patience():
-    load, server = against(
-        lambda port: open_loop(port, [get("/")], [0.0, 0.1, 0.2], seconds=20, patience_s=1.0), seconds=30.0
-    )
+    load, server = opened([0.0, 0.1, 0.2], patience_s=1.0, answer_s=30.0)
     assert load.words == {"gave up": 3}
     assert all(1.0 <= outcome.latency_s < 10 for outcome in load.outcomes)
     assert server.abandoned == 3  # the server can see it
@@ -194,7 +203,7 @@ class Early(Server):
 
 def test_a_refusal_before_the_body_is_read_is_an_answer():
     large = post_picture("/identify", bytes(10_000_000))
-    load, _ = against(lambda port: open_loop(port, [large], [0.0, 0.05], seconds=20, patience_s=15), kind=Early)
+    load, _ = opened([0.0, 0.05], large, kind=Early)
     assert load.words == {"503": 2}
     assert all(outcome.retry_after for outcome in load.outcomes)
 
@@ -211,12 +220,12 @@ def test_the_rate_counts_good_answers_in_the_window_only():
 
 
 def test_the_window_of_an_open_loop_starts_after_one_patience():
-    load, _ = against(lambda port: open_loop(port, [get("/")], [0.0], seconds=20, patience_s=15))
+    load, _ = opened([0.0])
     assert load.window_s == (15, 20)
 
 
 def test_one_by_one_sends_one_request_at_a_time():
-    load, _ = against(lambda port: one_by_one(port, REQUEST, 4), seconds=0.05)
+    load, _ = against(lambda port: one_by_one(port, REQUEST, 4), answer_s=0.05)
     assert [outcome.status for outcome in load.outcomes] == [200] * 4
     assert all(b.sent_s >= a.ended_s for a, b in pairwise(load.outcomes))
 

@@ -62,9 +62,13 @@ def test_all_stored_hashes_are_compared_even_after_a_match(monkeypatch):
 # ---- reading
 
 
-def test_text_and_file_are_combined_and_commas_separate_entries(tmp_path):
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "keys"
+
+
+def test_text_and_file_are_combined_and_commas_separate_entries(file):
     secrets, keys = zip(*(make_key(name) for name in "abc"), strict=True)
-    file = tmp_path / "keys"
     file.write_text(keys[2].line)
     read = read_keys(f"{keys[0].line}, {keys[1].line}", file)
     assert [read.find(secret).name for secret in secrets] == ["a", "b", "c"]
@@ -88,8 +92,7 @@ def test_text_and_file_are_combined_and_commas_separate_entries(tmp_path):
         f"phoné {KEY.sha256}",
     ],
 )
-def test_malformed_line_is_reported_by_number_and_never_shown(tmp_path, line):
-    file = tmp_path / "keys"
+def test_malformed_line_is_reported_by_number_and_never_shown(file, line):
     file.write_text(f"# first\n{line}\n", encoding="utf-8")
     for source, place in ((("# first\n" + line,), "line 2 of --api-keys"), (("", file), f"line 2 of {file}")):
         with pytest.raises(InputError) as caught:
@@ -104,29 +107,25 @@ def test_malformed_line_is_reported_by_number_and_never_shown(tmp_path, line):
 @pytest.mark.parametrize(
     ("second", "what"), [(ApiKey("phone", "0" * 64).line, "name"), (f"other {KEY.sha256.upper()}", "key")]
 )
-def test_duplicate_name_or_hash_is_refused(tmp_path, second, what):
-    file = tmp_path / "keys"
+def test_duplicate_name_or_hash_is_refused(file, second, what):
     file.write_text(f"{make_key('tablet')[1].line}\n{second}")
     with pytest.raises(InputError, match=f"line 2 of .*keys has the same {what} as line 1 of --api-keys"):
         read_keys(KEY.line, file)
 
 
 @pytest.mark.parametrize("content", ["", "# none\n\n"])
-def test_file_without_a_key_makes_no_key_valid(tmp_path, content):
-    file = tmp_path / "keys"
+def test_file_without_a_key_makes_no_key_valid(file, content):
     file.write_text(content)
     assert read_keys(file=file).find(SECRET) is None
     assert read_keys(KEY.line, file).find(SECRET) == KEY
 
 
-def test_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
-    file = tmp_path / "keys"
+def test_byte_order_mark_is_no_part_of_the_first_line(file):
     file.write_text(KEY.line, encoding="utf-8-sig")
     assert read_keys(file=file).find(SECRET) == KEY
 
 
-def test_file_that_is_no_text_is_refused(tmp_path):
-    file = tmp_path / "keys"
+def test_file_that_is_no_text_is_refused(file):
     file.write_bytes(b"\xff\xfe" + bytes(10))
     with pytest.raises(InputError, match="keys is not a text file"):
         read_keys(file=file)

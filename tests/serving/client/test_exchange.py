@@ -20,6 +20,7 @@ ANSWER = Identification(
 )  # fmt: skip
 
 
+URL = "http://host:1/"
 HANGS = object()
 """The outcome of an attempt that gets no answer."""
 
@@ -55,8 +56,14 @@ class Talk:
         self.now += seconds
         self.pauses.append(seconds)
 
-    def run(self, url="http://host:1/", parameters=EVERYTHING, pictures=(b"1",)):
+    def run(self, url=URL, parameters=EVERYTHING, pictures=(b"1",)):
         return msgspec.json.decode(self.run_json(url, parameters, pictures), type=Identification)
+
+    def fails(self, error, match=None, url=URL):
+        """The error of a run, which says what matches."""
+        with pytest.raises(error, match=match) as caught:
+            self.run(url)
+        return caught.value
 
     def run_json(self, url, parameters=EVERYTHING, pictures=(b"1",)):
         client = AsyncClient(url, timeout_s=self.timeout_s)
@@ -119,41 +126,34 @@ def test_pauses_are_random_up_to_their_limit(share):
 
 def test_a_day_of_attempts_is_a_day():
     talk = Talk(refusal(503, "50"), timeout_s=86_400, chance=lambda low, high: low)
-    with pytest.raises(ServiceRefusal):
-        talk.run()
+    talk.fails(ServiceRefusal)
     assert len(talk.pauses) > 1024  # powers of two grow beyond a float
 
 
 def test_the_last_refusal_is_raised_when_the_time_is_over():
     talk = Talk(refusal(503, "1"), timeout_s=10)
-    with pytest.raises(ServiceRefusal, match="refused with 503") as caught:
-        talk.run()
-    assert caught.value.code == caught.value.document.code == "some_code"
+    error = talk.fails(ServiceRefusal, "refused with 503")
+    assert error.code == error.document.code == "some_code"
     assert talk.now < 10
 
 
 def test_a_later_attempt_has_the_time_that_is_left_and_not_that_of_all():
     talk = Talk(refusal(503, "119"), HANGS, timeout_s=119.5, chance=lambda low, high: low)
-    with pytest.raises(ServiceUnreachable, match=r"did not answer in time \(limit 119.5 s\)"):
-        talk.run()
+    talk.fails(ServiceUnreachable, r"did not answer in time \(limit 119.5 s\)")
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 415, 422, 500])
 def test_a_wrong_request_is_not_sent_again(status):
     talk = Talk(refusal(status, "1"), ok())
-    with pytest.raises(ServiceRefusal):
-        talk.run()
+    talk.fails(ServiceRefusal)
     assert len(talk.requests) == 1
 
 
 def test_a_lost_connection_is_tried_again_for_a_while():
-    assert (
-        Talk(httpx.ReadError("lost"), httpx.ConnectError(""), httpx.DecodingError("incorrect header check"), ok()).run()
-        == ANSWER
-    )
+    lost = (httpx.ReadError("lost"), httpx.ConnectError(""), httpx.DecodingError("incorrect header check"))
+    assert Talk(*lost, ok()).run() == ANSWER
     talk = Talk(httpx.ConnectError("refused"))
-    with pytest.raises(ServiceUnreachable, match=r"no service answers at http://host:1/ \(refused\): check"):
-        talk.run()
+    talk.fails(ServiceUnreachable, r"no service answers at http://host:1/ \(refused\): check")
     assert len(talk.requests) == 7
 
 
@@ -161,8 +161,7 @@ def test_a_lost_connection_is_tried_again_for_a_while():
 @pytest.mark.parametrize("timeout_s", [5, 20, 120, 3600])
 def test_an_address_that_has_answered_is_tried_to_the_end(first, timeout_s):
     talk = Talk(first, httpx.ConnectError("refused"), timeout_s=timeout_s)
-    with pytest.raises(ServiceUnreachable, match="refused"):
-        talk.run()
+    talk.fails(ServiceUnreachable, "refused")
     assert timeout_s - 1 < talk.now < timeout_s
     assert len(talk.requests) < 20 + timeout_s / 30
 
@@ -170,8 +169,8 @@ def test_an_address_that_has_answered_is_tried_to_the_end(first, timeout_s):
 @pytest.mark.parametrize("content", [b"<html>", b'{"status": "ok"}', b'"\xff"', b"[" * 100_000])
 @pytest.mark.parametrize("status", [200, 404, 413])
 def test_what_is_not_from_the_service_is_a_refusal(content, status):
-    with pytest.raises(ServiceRefusal, match=rf"http://host:1/ answered {status} \w+.*: check the address"):
-        Talk(httpx.Response(status, content=content)).run()
+    talk = Talk(httpx.Response(status, content=content))
+    talk.fails(ServiceRefusal, rf"http://host:1/ answered {status} \w+.*: check the address")
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
@@ -188,17 +187,13 @@ def test_an_answer_is_exactly_what_the_service_sent():
 @pytest.mark.parametrize("error", [httpx.UnsupportedProtocol, httpx.LocalProtocolError])
 def test_what_cannot_be_sent_is_not_tried_again_and_not_shown(error):
     talk = Talk(error("Illegal header value b'Bearer secret'"))
-    with pytest.raises(ServiceUnreachable) as caught:
-        talk.run()
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(talk.fails(ServiceUnreachable))
     assert len(talk.requests) == 1
 
 
 def test_the_password_of_a_proxy_is_sent_and_not_shown():
     talk = Talk(httpx.Response(404))
-    with pytest.raises(ServiceRefusal) as caught:
-        talk.run("http://user:secret@host:1/")
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(talk.fails(ServiceRefusal, url="http://user:secret@host:1/"))
     assert talk.requests[0].url.password == "secret"
 
 
@@ -220,7 +215,5 @@ def test_an_address_may_have_a_path(url):
 )
 def test_a_redirect_is_refused_with_the_other_address(location, place):
     talk = Talk(httpx.Response(301, headers={"Location": location}))
-    with pytest.raises(ServiceRefusal) as caught:
-        talk.run()
-    assert f"http://host:1/ redirects to {place} (301 " in str(caught.value)
+    assert f"http://host:1/ redirects to {place} (301 " in str(talk.fails(ServiceRefusal))
     assert len(talk.requests) == 1

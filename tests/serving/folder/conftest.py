@@ -1,9 +1,11 @@
 """What tests of folder runs share."""
 
+from functools import partial
+
 import pytest
 
 from tests.serving.folder import photograph_folder
-from tests.serving.folder.photograph_folder import COLORS, draw_photographs
+from tests.serving.folder.photograph_folder import COLORS, draw_photographs, write_list
 
 
 @pytest.fixture
@@ -14,6 +16,12 @@ def photographs(tmp_path):
 @pytest.fixture
 def out(tmp_path):
     return tmp_path / "out"
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """Writes a list of these rows; returns its path."""
+    return partial(write_list, tmp_path / "list.csv")
 
 
 @pytest.fixture

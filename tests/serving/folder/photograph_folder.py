@@ -1,6 +1,7 @@
 """A folder of drawn photographs, and the rows of a run."""
 
 import csv
+import json
 import subprocess
 import sys
 from unittest.mock import patch
@@ -61,7 +62,12 @@ def parts(out):
     return {path.name: path.stat().st_mtime_ns for path in out.glob("parts/*.parquet")}
 
 
-def write_list(path, rows):
+def written(out, name="run"):
+    """What a run has written about itself."""
+    return json.loads((out / f"{name}.json").read_bytes())
+
+
+def write_list(path, *rows):
     """Writes a list; returns its path."""
     with path.open("w", newline="") as stream:
         csv.writer(stream).writerows(rows)

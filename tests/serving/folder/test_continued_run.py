@@ -9,13 +9,13 @@ import pytest
 from models.errors import DataError, InputError
 from serving.folder import Outcome
 from serving.folder.results import PartFiles
-from tests.serving.folder.photograph_folder import COLORS, draw_photographs, parts, rows_of, write_list
+from tests.serving.folder.photograph_folder import COLORS, draw_photographs, parts, rows_of, written
 from tests.serving.tiny import BLUE, GREEN, RED, jpeg
 
 
 @pytest.mark.parametrize("paths", [None, [("path",), ("a.jpg",), ("deep/d.jpg",)]])
-def test_the_same_command_answers_nothing_again(identify, out, tmp_path, paths):
-    flags = {"part_rows": 2, "list": paths and write_list(tmp_path / "list.csv", paths)}
+def test_the_same_command_answers_nothing_again(identify, listed, out, paths):
+    flags = {"part_rows": 2, "list": paths and listed(*paths)}
     identify(**flags)
     before = parts(out)
     table = (out / "results.csv").read_bytes()
@@ -80,13 +80,12 @@ def test_a_plant_of_which_one_photograph_failed_is_tried_again(identify, photogr
     assert rows_of(out)["deep"]["num_failed"] == 0
 
 
-def test_a_failed_photograph_that_was_repaired_has_one_row(identify, photographs, out, tmp_path):
+def test_a_failed_photograph_that_was_repaired_has_one_row(identify, listed, photographs, out):
     (photographs / "a.jpg").write_bytes(b"nothing")
-    rows = [("path",), ("a.jpg",), ("b.jpg",), ("gone.jpg",)]
-    listed = write_list(tmp_path / "list.csv", rows)
-    assert identify(list=listed) == Outcome.SOME_FAILED
+    paths = listed(("path",), ("a.jpg",), ("b.jpg",), ("gone.jpg",))
+    assert identify(list=paths) == Outcome.SOME_FAILED
     draw_photographs(photographs, {"a.jpg": RED, "gone.jpg": BLUE})
-    assert identify(list=listed, retry_failed=True, part_rows=1) == Outcome.COMPLETE
+    assert identify(list=paths, retry_failed=True, part_rows=1) == Outcome.COMPLETE
     assert {name: (row["status"], row["num_photographs"]) for name, row in rows_of(out).items()} == {
         "a.jpg": ("ok", 1),
         "b.jpg": ("ok", 1),
@@ -109,7 +108,7 @@ def test_other_options_and_bundles_cannot_continue(identify, sealed, out):
 
 def test_a_run_that_an_older_version_began_is_refused_and_left_as_it_is(identify, out):
     identify()
-    record = json.loads((out / "run.json").read_bytes())
+    record = written(out)
     del record["format"]
     (out / "run.json").write_text(json.dumps(record))
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
@@ -166,14 +165,13 @@ def test_another_root_cannot_continue(identify, photographs, tmp_path, monkeypat
     assert identify("../photographs/.") == Outcome.COMPLETE
 
 
-def test_the_table_holds_what_is_listed_now(identify, photographs, out, tmp_path):
+def test_the_table_holds_what_is_listed_now(identify, listed, photographs, out, tmp_path):
     identify(part_rows=2)
     before = parts(out)
     (photographs / "a.jpg").rename(tmp_path / "a.jpg")
     identify()
     assert rows_of(out).keys() == COLORS.keys() - {"a.jpg"}
-    listed = {"list": write_list(tmp_path / "list.csv", [("path",), ("b.jpg",)])}
-    identify(**listed)
+    identify(list=listed(("path",), ("b.jpg",)))
     assert list(rows_of(out)) == ["b.jpg"]
     (tmp_path / "a.jpg").rename(photographs / "a.jpg")
     identify()
@@ -187,7 +185,7 @@ def test_the_precision_of_the_device_and_the_names_in_a_list_are_options(identif
     (lists / "garden.txt").write_text("Rosa\n")
     flags = {"taxa": ("list:garden",), "taxa_lists": lists}
     identify(**flags)
-    options = json.loads((out / "run.json").read_bytes())["options"]
+    options = written(out)["options"]
     assert (options["precision"], list(options["taxa_lists"])) == ("fp32", ["garden"])
     (lists / "garden.txt").write_text("# mine\nRosa\n")
     (lists / "other.txt").write_text("Bellis\n")

@@ -12,6 +12,12 @@ from serving.folder.photographs import LocalFolder, Photograph, open_store
 from serving.folder.plants import group_photographs, read_list
 
 
+def listed(folder, text, store=None):
+    """The paths and columns of a list in the folder of its photographs."""
+    (folder / "list").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return [(each.path, dict(each.columns)) for each in read_list(folder / "list", store or LocalFolder(folder))]
+
+
 @pytest.mark.parametrize("text", ["a.jpg\ngone.jpg\n", "\ufeffpath,bed\na.jpg,1\ngone.jpg,\n"])
 def test_lists(tmp_path, text):
     (tmp_path / "a.jpg").write_bytes(b"1")
@@ -34,9 +40,8 @@ def test_columns_without_a_name_are_left_out(tmp_path):
 
 def test_a_list_leads_out_of_no_bucket(tmp_path):
     for name in ("../a.jpg", "/a.jpg"):
-        (tmp_path / "list").write_text(f"{name}\n")
         with pytest.raises(DataError, match="outside the folder"):
-            list(read_list(tmp_path / "list", open_store("memory://garden")))
+            listed(tmp_path, name, open_store("memory://garden"))
 
 
 def test_a_link_to_a_folder_leads_out_of_no_folder_and_to_no_file_twice(tmp_path):
@@ -54,11 +59,6 @@ def test_a_link_to_a_folder_leads_out_of_no_folder_and_to_no_file_twice(tmp_path
     for text, message in (("out/a.jpg\n", "outside the folder"), ("deep/b.jpg\nin/b.jpg\n", "again")):
         with pytest.raises(DataError, match=message):
             listed(tmp_path / "root", text)
-
-
-def listed(tmp_path, text):
-    (tmp_path / "list").write_bytes(text.encode())
-    return [(each.path, dict(each.columns)) for each in read_list(tmp_path / "list", LocalFolder(tmp_path))]
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,8 @@ def test_every_table_that_csv_writes_is_read(tmp_path, rows):
     ],
 )
 def test_wrong_lists_are_one_error(tmp_path, content, message):
-    (tmp_path / "list").write_bytes(content)
     with pytest.raises(DataError, match=message):
-        list(read_list(tmp_path / "list", LocalFolder(tmp_path)))
+        listed(tmp_path, content)
 
 
 def photograph(path, **columns):

@@ -18,7 +18,7 @@ from models.program import read_flags
 from serving.folder import Outcome, run
 from serving.folder.command import IdentifyFolder
 from serving.folder.run import Progress
-from tests.serving.folder.photograph_folder import COLORS, NAMES, draw_photographs, parts, rows_of, write_list
+from tests.serving.folder.photograph_folder import COLORS, NAMES, draw_photographs, parts, rows_of, write_list, written
 from tests.serving.test_place import PRIOR, RULE, SYDNEY, photograph
 from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, tables
 
@@ -34,11 +34,11 @@ def test_an_empty_text_for_a_path_is_not_set_and_the_results_have_no_default():
 def test_no_file_of_a_run_and_no_line_has_the_password_of_an_address(identify, out, capfd):
     fsspec.filesystem("memory").pipe("/me:secret@garden/a.jpg", jpeg(RED))
     identify("memory://me:secret@garden")
-    assert json.loads((out / "run.json").read_text())["options"]["photographs"] == "memory://garden"
+    assert written(out)["options"]["photographs"] == "memory://garden"
     with pytest.raises(DataError, match=r"memory://none\b"):
         identify("memory://me:secret@none", out.with_name("other"))
-    written = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
-    assert b"secret" not in written + "".join(capfd.readouterr()).encode()
+    content = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
+    assert b"secret" not in content + "".join(capfd.readouterr()).encode()
 
 
 def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for(identify, sealed, photographs, out, tmp_path):
@@ -110,7 +110,7 @@ def test_a_file_that_is_no_photograph_is_a_row_and_not_the_end(identify, photogr
     codes = [rows[name]["error_code"] for name in ("a.jpg", "b.jpg", "c.jpg")]
     assert codes == ["unsupported_format", "bad_data", "unreadable_image"]
     assert rows["deep/d.jpg"]["status"] == "ok"
-    assert json.loads((out / "run.json").read_bytes())["counts"] == {"ok": 2, "failed": 3}
+    assert written(out)["counts"] == {"ok": 2, "failed": 3}
 
 
 def test_a_name_that_is_not_utf_8_is_a_row_and_not_the_end(identify, photographs, out):
@@ -138,7 +138,7 @@ def test_a_root_and_a_list_may_have_names_that_are_not_utf_8(identify, photograp
         photographs.rename(root)
     except OSError:
         pytest.skip("this file system has no such names")
-    listed = write_list(root / os.fsdecode(b"caf\xe9.csv"), [("path",), ("a.jpg",)])
+    listed = write_list(root / os.fsdecode(b"caf\xe9.csv"), ("path",), ("a.jpg",))
     for flags in ({}, {"list": listed}):
         assert identify(root, **flags) == Outcome.COMPLETE
     assert list(rows_of(out)) == ["a.jpg"]
@@ -150,12 +150,12 @@ def test_a_flag_that_is_not_utf_8_is_one_error(identify, flags):
         identify(**flags)
 
 
-def test_what_is_no_regular_file_is_never_opened(identify, photographs, out, tmp_path):
+def test_what_is_no_regular_file_is_never_opened(identify, listed, photographs, out):
     os.mkfifo(photographs / "pipe.jpg")
     assert identify(out=out / "found") == Outcome.COMPLETE
     assert list(rows_of(out / "found")) == list(COLORS)
-    listed = write_list(tmp_path / "list.csv", [("path",), ("a.jpg",), ("pipe.jpg",), ("deep",)])
-    assert identify(out=out / "listed", list=listed) == Outcome.SOME_FAILED
+    named = listed(("path",), ("a.jpg",), ("pipe.jpg",), ("deep",))
+    assert identify(out=out / "listed", list=named) == Outcome.SOME_FAILED
     rows = rows_of(out / "listed")
     assert [row["status"] for row in rows.values()] == ["ok", "failed", "failed"]
     assert "no regular file" in rows["pipe.jpg"]["error"]
@@ -199,10 +199,9 @@ def test_failures_up_to_the_given_share_do_not_end_a_run(identify, tmp_path, num
     assert identify(folder, max_failure_rate=0.5) == outcome
 
 
-def test_list_names_the_photographs_and_its_columns_are_copied(identify, out, tmp_path):
+def test_list_names_the_photographs_and_its_columns_are_copied(identify, listed, out):
     rows = [("path", "place", "bed"), ("a.jpg", "north", "1"), ("c.jpg", "north", "1"), ("gone.jpg", "south", "2")]
-    listed = write_list(tmp_path / "list.csv", rows)
-    assert identify(list=listed, group_by="column:bed") == Outcome.SOME_FAILED
+    assert identify(list=listed(*rows), group_by="column:bed") == Outcome.SOME_FAILED
     table = rows_of(out)
     assert (table["1"]["list_place"], table["1"]["num_photographs"]) == ("north", 2)
     assert (table["2"]["status"], table["2"]["error_code"]) == ("failed", "bad_data")
@@ -246,19 +245,19 @@ def test_copies_that_fail_leave_the_run_complete(identify, photographs, out, tmp
     monkeypatch.setattr(run, "copy_photographs", fail)
     with pytest.raises(KeyboardInterrupt):
         identify(copy_to=tmp_path / "sorted")
-    assert json.loads((out / "run.json").read_bytes())["counts"] == {"ok": 5}
+    assert written(out)["counts"] == {"ok": 5}
     with pytest.raises(InputError, match="--copy-to"):
         identify(copy_to=photographs / "sorted")
 
 
-def test_true_names_of_a_list_give_figures_also_afterwards(identify, out, tmp_path, capsys):
+def test_true_names_of_a_list_give_figures_also_afterwards(identify, listed, out, capsys):
     rows = [("path", "species"), ("a.jpg", "dog rose"), ("b.jpg", "Rosa canina"), ("gone.jpg", "Bellis perennis")]
-    flags = {"list": write_list(tmp_path / "list.csv", rows)}
+    flags = {"list": listed(*rows)}
     assert identify(**flags) == Outcome.SOME_FAILED
     before = parts(out)
     assert identify(truth="species", **flags) == Outcome.SOME_FAILED
     assert parts(out) == before
-    report = json.loads((out / "truth.json").read_bytes())
+    report = written(out, "truth")
     assert (report["num_rows"], report["num_failed"]) == (3, 1)
     assert report["by_rank"]["species"]["right"]["value"] == 1 / 3
     assert report["confusions"] == [{"right": "Rosa canina", "named": "Bellis perennis", "count": 1}]
@@ -284,16 +283,15 @@ def test_photographs_that_the_model_was_trained_with_are_told(
         manifest.write_bytes(b"another one")
     monkeypatch.chdir(tmp_path)
     assert identify(photographs, bundle=bundle, truth="folder") == Outcome.COMPLETE
-    report = json.loads((out / "truth.json").read_bytes())
+    report = written(out, "truth")
     assert report["num_rows"] == 4
     assert report["trained_on"] == (None if changed else {"train": 1, "validation": 1, "test": 1})
     assert ("2 of the photographs helped to make the model" in capsys.readouterr().err) == (not changed)
 
 
-def test_a_column_without_true_names_is_refused_before_the_run(identify, out, tmp_path):
-    listed = write_list(tmp_path / "list.csv", [("path", "species"), ("a.jpg", "")])
+def test_a_column_without_true_names_is_refused_before_the_run(identify, listed, out):
     with pytest.raises(DataError, match="the column genus"):
-        identify(truth="genus", list=listed)
+        identify(truth="genus", list=listed(("path", "species"), ("a.jpg", "")))
     with pytest.raises(InputError, match="--truth needs --list"):
         identify(truth="species")
     assert not (out / "results.parquet").exists()
