@@ -179,12 +179,3 @@ def test_first_question_of_the_readme_is_the_example_of_the_page_and_gets_the_an
     verdict = service.post("/identify?k=2", files={"image": picture.content}).json()["verdict"]
     assert verdict["name"] == shown[1]
     assert verdict["score"] == pytest.approx(float(shown[2]), abs=0.001)
-
-
-def test_service_answers_a_drawn_picture_with_the_released_bundle(service, tmp_path):
-    path = tmp_path / "flower.png"
-    Image.new("RGB", (300, 200), "gold").save(path)
-    answer = service.post("/identify", files={"image": path.read_bytes()}).raise_for_status().json()
-    assert [prediction["position"] for prediction in answer["predictions"]] == [1, 2, 3, 4, 5]
-    (image,) = answer["images"]
-    assert (image["index"], image["width"], image["height"]) == (0, 300, 200)
