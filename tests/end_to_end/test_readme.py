@@ -3,14 +3,19 @@
 import contextlib
 import importlib
 import json
+import math
 import re
 import shlex
+import shutil
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.serving.process_tree import free_port
+from serving.settings import Settings
 from tests.docs.pages import DOCS, shell_blocks
 from tests.make import ROOT, ran
 from tests.serving.program import service
@@ -73,17 +78,15 @@ def test_speed_of_the_loader_is_that_of_the_result():
     assert f"{min(factors):.1f} to {max(factors):.1f} times" in shown("Preparing")
 
 
+def rates_of_12_mp(server: str, decoding: str) -> list[float]:
+    contender = {"server": server, "decoding": decoding}
+    (figures,) = (each for each in result("serving")["figures"] if each["contender"] == contender)
+    cells = [cell for turn in figures["turns"] for cell in turn["cells"]]
+    return [cell["per_s"] for cell in cells if (cell["photograph"], cell["concurrency"]) == ("12 MP", 8)]
+
+
 def test_speed_of_the_service_is_that_of_the_result():
-    turns = {
-        (each["contender"]["server"], each["contender"]["decoding"]): [
-            cell["per_s"]
-            for turn in each["turns"]
-            for cell in turn["cells"]
-            if (cell["photograph"], cell["concurrency"]) == ("12 MP", 8)
-        ]
-        for each in result("serving")["figures"]
-    }
-    ours, rival = turns["ours", "reduced"], turns["LitServe", "full"]
+    ours, rival = rates_of_12_mp("ours", "reduced"), rates_of_12_mp("LitServe", "full")
     factor = statistics.median(one / other for one, other in zip(ours, rival, strict=True))
     assert f"{statistics.median(ours):.1f} answers/s" in shown("12 MP")
     assert f"{factor:.1f} times as many as LitServe" in shown("12 MP")
@@ -115,6 +118,63 @@ def test_memory_is_that_of_the_result_here_and_where_it_is_operated():
     for text in (row, page):
         assert f"{flood['idle_mb']:.0f} " in text
         assert f"{flood['after_mb']:.0f} MB stay" in text
+
+
+def assert_shown(shown: object, answer: object, place: str = "answer") -> None:
+    """The page shows a part of the answer: numbers are rounded, and a text may end with three dots."""
+    if isinstance(shown, dict):
+        for name, value in shown.items():
+            assert name in answer, place
+            assert_shown(value, answer[name], f"{place}.{name}")
+    elif isinstance(shown, list):
+        assert bool(shown) == bool(answer), place
+        for number, value in enumerate(shown):
+            assert_shown(value, answer[number], f"{place}[{number}]")
+    elif isinstance(shown, str):
+        assert answer.startswith(shown.removesuffix("…")) if shown.endswith("…") else answer == shown, place
+    else:
+        assert answer == pytest.approx(shown, abs=2e-3), place
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.mark.timeout(300)
+def test_the_first_command_answers_what_the_page_shows_to_one_who_asks_before_it_is_ready():
+    port = str(free_port())
+    asked = next(line for block in shell_blocks(ROOT / "README.md") for line in block if line.startswith("curl "))
+    ask = shlex.split(asked.replace(":8000/", f":{port}/"))
+    with subprocess.Popen(ask, cwd=ROOT, stdout=subprocess.PIPE) as curl, service(None, "--port", port):
+        answer = json.loads(curl.communicate(timeout=200)[0])
+    shown = re.search(r"^```json\n(.*?)^```", README, re.DOTALL | re.MULTILINE)[1].replace(", …", "")
+    assert_shown(json.loads(shown), answer)
+
+
+@pytest.mark.parametrize(("people", "digits"), [(1_000, 1), (100_000, 2)])
+def test_sizes_for_a_number_of_people_follow_from_the_measured_rate(people, digits):
+    def rounded(value: float) -> str:
+        return f"{float(f'{value:.{digits}g}'):g}"
+
+    page = " ".join((DOCS / "operate.md").read_text(encoding="utf-8").split())
+    (size,) = (each["num_bytes"] for each in result("serving")["photographs"] if each["name"] == "12 MP")
+    assert f"each sends five photographs of 12 MP ({size / 1e6:.1f} MB) a day, a fifth of them in the busiest" in page
+    assert "one answer in 50 is corrected" in page
+    per_s = 5 * people / 5 / 3600
+    machines = math.ceil(per_s / (0.6 * statistics.median(rates_of_12_mp("ours", "reduced"))))
+    corrected_gb = 5 * people / 50 * size / 1e9
+    limit_gb = Settings().corrections_bytes / 1e9
+    kept = {
+        1_000: f"the {limit_gb:g} GB of `--corrections-bytes` last {rounded(limit_gb / corrected_gb / 7)} weeks",
+        100_000: f"{rounded(30 * corrected_gb)} GB with `--corrections-days 30`",
+    }
+    cells = [
+        f"{people:,}",
+        f"{rounded(per_s)} per second",
+        f"{machines}, or {machines + 1} so that one may fail",
+        f"{rounded(per_s * size * 8 / 1e6)} Mbit/s",
+        f"{rounded(corrected_gb)} GB a day: {kept[people]}",
+    ]
+    assert f"| {' | '.join(cells)} |" in page
+    assert "machines of 2 cores, at most 60 % busy" in page
 
 
 @pytest.fixture(scope="module")
