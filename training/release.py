@@ -337,13 +337,14 @@ class Registry:
         return entry
 
     def roll_back(self) -> tuple[str, str]:
-        """Undoes the promotion of the pointer's entry; returns the entry before and the entry since.
+        """Undoes the last promotion of the pointer's entry; returns the entry before and the entry since.
 
         If the earlier bundle is missing or damaged, the pointer stays, and a BundleError says so.
         """
         with self._locked():
             before = self.current
-            after = self._before_current()
+            promotions = [each for each in self.history() if each.action == "promote" and each.after == before]
+            after = promotions[-1].before if promotions else None
             if before is None or after is None:
                 raise DataError(
                     "the history has no earlier bundle to go back to",
@@ -353,20 +354,6 @@ class Registry:
             load_bundle(self.folder / after)
             self._change(Change(action="rollback", before=before, after=after))
         return before, after
-
-    def _before_current(self) -> str | None:
-        """Returns the entry that the last promotion which was not undone replaced."""
-        history = self.history()
-        pointers = [*(each.before for each in history[1:]), self.current]
-        replaced_entries: list[str | None] = []
-        for change, pointer in zip(history, pointers, strict=False):
-            if change.after != pointer:
-                continue  # a crash came before the pointer was replaced
-            if change.action == "promote":
-                replaced_entries.append(change.before)
-            else:
-                replaced_entries = replaced_entries[:-1]
-        return replaced_entries[-1] if replaced_entries else None
 
     def _add(self, bundle: Bundle) -> str:
         """Copies the files that `bundle.json` lists to the bundle's entry, unless it is there already."""
