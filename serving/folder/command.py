@@ -12,6 +12,7 @@ from models.bundle import BUNDLE_FILE, load_bundle
 from models.bundle_record import Precision, read_record
 from models.errors import InputError, without_password
 from models.program import read_part
+from models.ranking import Promises
 from models.taxonomy import TaxonNames
 from serving.folder.photographs import is_bucket, printable
 from serving.folder.truth import FOLDER_TRUTH
@@ -125,6 +126,11 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
             "taxa": [printable(name) for name in self.taxa],
             "taxa_lists": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
         }
+
+    def proves_names(self) -> bool:
+        """Returns whether calibration plants prove anything about the names that the bundle gives."""
+        record, _ = read_record(self.bundle_folder() / BUNDLE_FILE)
+        return record.networks[choose_precision(record, self.precision, self.provider)].promises != Promises()
 
     def require_answerable(self) -> None:
         """Checks that the bundle can answer what is asked.

@@ -16,6 +16,7 @@ from models.bundle import load_bundle
 from models.cores import cores
 from models.errors import InputError, without_password
 from models.program import duration_in_words
+from models.ranking import NAMES_ARE_GUESSES
 from serving.folder import Outcome
 from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
@@ -122,6 +123,8 @@ def run(command: IdentifyFolder, decoder: PictureDecoder | None = None) -> Outco
     if command.copy_to is not None and command.list is None:
         require_outside(command.copy_to, command.photographs)
     folder_run = _FolderRun(command.with_absolute_paths())
+    if not command.proves_names():
+        _tell(NAMES_ARE_GUESSES)
     try:
         progress = asyncio.run(folder_run.identify(decoder))
     except _TooManyFailed as error:
@@ -218,6 +221,8 @@ class _FolderRun:
         self._output.remove_unfinished()
         failed = counts.get("failed", 0)
         _tell(f"{sum(counts.values()):,} rows, {failed:,} failed: {command.out}/{CSV_TABLE}")
+        if not command.proves_names():
+            _tell(NAMES_ARE_GUESSES)
         if command.truth is not None:
             self._judge(command.truth, rows())
         if command.darwin_core:

@@ -15,11 +15,13 @@ import pytest
 from models.bundle import file_sha256
 from models.errors import DataError, InputError
 from models.program import read_flags
+from models.ranking import NAMES_ARE_GUESSES, Promises
 from serving.folder import Outcome, run
 from serving.folder.command import IdentifyFolder
 from serving.folder.run import Progress
 from tests.serving.folder.photograph_folder import COLORS, NAMES, draw_photographs, parts, rows_of, write_list, written
 from tests.serving.test_place import PRIOR, RULE, SYDNEY, photograph
+from tests.serving.test_questions import PROMISE
 from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, tables
 
 
@@ -229,6 +231,15 @@ def test_a_verdict_with_exactly_the_least_score_is_kept(identify, out, tmp_path)
     for least, rank in ((row["verdict_score"], "species"), (row["verdict_score"] + 1e-9, "uncertain")):
         identify(out=tmp_path / rank, min_score=least)
         assert rows_of(tmp_path / rank)["a.jpg"]["verdict_rank"] == rank
+
+
+@pytest.mark.parametrize("promises", [Promises(), Promises(genus=PROMISE)])
+def test_names_that_nothing_proves_are_guesses_before_the_first_row_and_after_the_last(
+    promises, identify, sealed, capsys
+):
+    identify(bundle=sealed(promises=promises))
+    told = capsys.readouterr().err.splitlines()
+    assert [line == NAMES_ARE_GUESSES for line in (told[0], told[-1])] == [not promises.genus] * 2
 
 
 def test_sorted_copies(identify, tmp_path):
