@@ -129,12 +129,16 @@ class DrainingServer(uvicorn.Server):
         return not self.server_state.connections
 
     async def _wait_until(self, is_done: Callable[[], bool], end_at: float) -> bool:
-        """Waits until a condition holds or the time is over; returns whether it held."""
-        while not is_done():
-            if time.monotonic() >= end_at:
-                return False
+        """Waits until a condition holds or the time is over; returns whether it held.
+
+        A turn of the event loop comes before each decision, so that what clients have sent is read first, also if the
+        process was paused for all of the time.
+        """
+        while True:
+            is_over = time.monotonic() >= end_at
             await asyncio.sleep(_CHECK_S)
-        return True
+            if is_done() or is_over:
+                return is_done()
 
 
 def on_sighup(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> None:

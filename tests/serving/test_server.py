@@ -1,6 +1,7 @@
 """The shutdown, with clients that are slow: through a real socket, without signals."""
 
 import asyncio
+import itertools
 import json
 import signal
 import socket
@@ -20,6 +21,7 @@ from tests.serving.raw_http import POST, SOON_S, App, config, receive_all, recei
 from tests.waiting import wait_until
 
 UPLOAD = POST + b"Content-Length: 1000000\r\n\r\n"
+GET = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def test_the_service_says_that_it_listens_once_requests_are_answered():
@@ -102,9 +104,28 @@ def test_download_that_is_not_read_is_cut_off(caplog):
 def test_idle_connection_does_not_delay_the_end():
     running = Running(shutdown_s=60)
     with run(running.server) as address, socket.create_connection(address, timeout=60) as connection:
-        connection.sendall(b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.sendall(GET)
         receive_one(connection)
         start = time.monotonic()
         running.server.handle_exit(signal.SIGTERM, None)
         assert receive_all(connection) == b""
         assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize("before", [b"", GET], ids=["first", "second"])
+def test_request_that_comes_in_a_pause_of_the_process_as_the_port_closes_is_answered(before, monkeypatch):
+    running = Running(shutdown_s=10_000)
+    accept = running.server._accept_queued
+    with run(running.server) as address, socket.create_connection(address, timeout=60) as connection:
+        if before:
+            connection.sendall(before)
+            receive_one(connection)
+
+        async def pause(listening):
+            await accept(listening)
+            connection.sendall(GET)
+            monkeypatch.setattr("serving.server.time", SimpleNamespace(monotonic=itertools.count(step=2).__next__))
+
+        monkeypatch.setattr(running.server, "_accept_queued", pause)
+        running.server.handle_exit(signal.SIGTERM, None)
+        assert receive_all(connection).startswith(b"HTTP/1.1 200 ")
