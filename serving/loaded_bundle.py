@@ -90,8 +90,7 @@ class LoadedBundle:
         Raises:
             BadParameter: The bundle knows none of the names in `taxa`, or a list does not exist.
         """
-        allowed = self.selector.select(asked.taxa)
-        warnings = list(allowed.warnings)
+        allowed_T, warnings = self.selector.select(asked.taxa)
         if asked.coverage is not None and self.calibration.conformal is None:
             warnings.append("The parameter 'coverage' was ignored: this model has no table for candidate sets.")
         where = None
@@ -104,7 +103,7 @@ class LoadedBundle:
                 warnings.append(PLACE_REASONS["date_without_place"])
             if where is not None and asked.use_exif:
                 warnings.append("The parameter 'use_exif' was ignored: the request names a place.")
-        question = Question(asked.k, asked.coverage, asked.coverage_kind, allowed.allowed_T, where)
+        question = Question(asked.k, asked.coverage, asked.coverage_kind, allowed_T, where)
         return question, tuple(warnings)
 
     def answer(self, output: NetworkOutput, question: Question) -> PlantAnswer:

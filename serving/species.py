@@ -208,15 +208,6 @@ def _read_list(path: Path) -> tuple[str, ...]:
     return names
 
 
-class AllowedTaxa(msgspec.Struct, frozen=True):
-    """The taxa that can be the answer to a request."""
-
-    allowed_T: Flags | None
-    """Whether each taxon can be the answer; None for all."""
-    warnings: tuple[str, ...] = ()
-    """A sentence about the names that were not understood."""
-
-
 class TaxaSelector:
     """Understands the parameter `taxa`; the lists that requests can name are looked up once, here."""
 
@@ -226,16 +217,19 @@ class TaxaSelector:
         self._has_output_T = np.bincount(taxonomy.taxon_of_output, minlength=len(taxonomy.taxa)) > 0
         self.lists = {name: names.choose(content) for name, content in lists.items()}
 
-    def select(self, values: Sequence[str]) -> AllowedTaxa:
+    def select(self, values: Sequence[str]) -> tuple[Flags | None, list[str]]:
         """Chooses the taxa that any of the values means; no values mean that all taxa are allowed.
 
         Values are names of species, genera and families, synonyms, common names, and `list:NAME`.
+
+        Returns:
+            Whether each taxon can be the answer, None for all, and a sentence for each place of names that are unknown.
 
         Raises:
             BadParameter: A list does not exist, or the model knows none of the names.
         """
         if not values:
-            return AllowedTaxa(None)
+            return None, []
         lists = [value.removeprefix(LIST_PREFIX) for value in values if value.startswith(LIST_PREFIX)]
         by_name = self._names.choose(value for value in values if not value.startswith(LIST_PREFIX))
         by_list = {name: self._find(name) for name in dict.fromkeys(lists)}
@@ -250,7 +244,7 @@ class TaxaSelector:
             )
         sentences = [_not_known("the parameter `taxa`", by_name.unknown)]
         sentences += [_not_known(f"the list {name!r}", choice.unknown) for name, choice in by_list.items()]
-        return AllowedTaxa(allowed_T, tuple(filter(None, sentences)))
+        return allowed_T, list(filter(None, sentences))
 
     def _find(self, name: str) -> TaxaChoice:
         found = self.lists.get(name)

@@ -158,7 +158,7 @@ SELECTOR = TaxaSelector(NAMES, LISTS)
 
 
 def selected(*values):
-    allowed_T = SELECTOR.select(values).allowed_T
+    allowed_T, _ = SELECTOR.select(values)
     return {TAXA[position].taxon_id for position in np.flatnonzero(allowed_T)}
 
 
@@ -210,16 +210,16 @@ def test_values_add_up(values, expected):
 
 def test_names_that_are_not_understood_are_counted_per_source():
     values = ["Rosa", *(f"oak {number}" for number in range(1, 6)), "list:garden"]
-    assert SELECTOR.select(values).warnings == (
+    assert SELECTOR.select(values)[1] == [
         "Not known to this model and ignored, in the parameter `taxa`: 'oak 1', 'oak 2', 'oak 3' and 2 more.",
         "Not known to this model and ignored, in the list 'garden': 'Quercus robur'.",
-    )
+    ]
 
 
 def test_taxa_without_outputs_cannot_be_the_answer():
     without_roses = replace(TAXONOMY, outputs=TAXONOMY.outputs[2:])
     selector = TaxaSelector(TaxonNames(without_roses), {})
-    assert selector.select(["Rosa", "daisy"]).allowed_T.tolist() == [False, False, True, False, False]
+    assert selector.select(["Rosa", "daisy"])[0].tolist() == [False, False, True, False, False]
     with pytest.raises(BadParameter, match="knows none of the names"):
         selector.select(["Rosa"])
 
