@@ -157,6 +157,7 @@ def model_card(loaded: LoadedBundle, limits: UploadLimits, correction_days: int 
     bundle = loaded.bundle
     precision = loaded.precision
     record = bundle.record
+    promises = loaded.answer_model.promises
     ranks = [taxon.rank for taxon in bundle.taxonomy.taxa]
     return ModelCard(
         name=record.name,
@@ -175,7 +176,7 @@ def model_card(loaded: LoadedBundle, limits: UploadLimits, correction_days: int 
         providers=loaded.providers,
         scheduling=loaded.policy.describe(),
         thresholds=loaded.answer_model.thresholds,
-        promises=loaded.answer_model.promises,
+        promises=promises,
         calibration=_calibration_facts(loaded),
         metrics=record.metrics,
         sources=[SourceView(**msgspec.structs.asdict(each), licences=each.licenses) for each in record.sources],
@@ -185,17 +186,13 @@ def model_card(loaded: LoadedBundle, limits: UploadLimits, correction_days: int 
         trained_commit=record.trained_commit,
         manifest_sha256=record.manifest_sha256,
         other_data=record.other_data,
-        warnings=(*bundle.warnings, *([NAMES_ARE_GUESSES] if _is_unproved(loaded) else [])),
+        warnings=(*bundle.warnings, *([NAMES_ARE_GUESSES] if promises == Promises() else [])),
         limits=limits,
         place=_place_facts(loaded),
         uses_place=loaded.answer_model.place is not None,
         uses_place_reason=_why_place_counts(loaded),
         corrections=None if correction_days is None else CorrectionsView(correction_days),
     )
-
-
-def _is_unproved(loaded: LoadedBundle) -> bool:
-    return loaded.answer_model.promises == Promises()
 
 
 def _languages(taxa: Sequence[Taxon]) -> tuple[str, ...]:
