@@ -48,8 +48,9 @@ def say(page):
 
 def everything(page, whole, model):
     """Gives every text that the page derives from an answer."""
-    names = ("verdictSentence", "trustSentence", "choiceSentence", "foreignNamesSentence", "announcement")
-    told = [page("sentences.js", name, *((model,) if name.startswith("foreign") else (whole, model))) for name in names]
+    names = ("verdictSentence", "trustSentence", "choiceSentence", "announcement")
+    told = [page("sentences.js", name, whole, model) for name in names]
+    told += [page("sentences.js", "foreignNamesSentence", model)]
     told += page("sentences.js", "verdictHeading", whole).values()
     told += [
         page("sentences.js", name, image) for image in whole["images"] for name in ("unusedSentence", "aloneSentence")
@@ -95,11 +96,14 @@ def test_measured_error_is_the_one_of_the_model(page, error):
     assert shown == pytest.approx(error * 100, abs=0.5)
 
 
+def with_ece(ece):
+    """Gives the model with this calibration error of the network that runs."""
+    return {**MODEL, "calibration": {**MODEL["calibration"], "ece": ece}}
+
+
 def test_each_figure_tells_its_own_pictures(page):
     ece = {**ECE, "num_pictures": 300, "data": "gardens, test split"}
-    right, distance, _ = page(
-        "sure.js", "measuredSentences", {**MODEL, "calibration": {**MODEL["calibration"], "ece": ece}}
-    )
+    right, distance, _ = page("sure.js", "measuredSentences", with_ece(ece))
     assert right == "On 272 pictures of flowers17, test split, the first name was right for 81%."
     assert distance.startswith("On 300 pictures of gardens, test split, scores were 3.4 percentage points")
 
@@ -110,11 +114,9 @@ def test_nothing_is_claimed_of_a_model_without_figures(page, model):
 
 
 def test_a_name_is_as_good_as_what_was_proved_and_else_a_guess(page, say):
-    assert say("trustSentence", answer(promise=PROMISE)) == "Right in about 19 of 20 such answers."
-    assert say("trustSentence", answer(promise={**PROMISE, "max_risk": 0.1})) == "Right in about 9 of 10 such answers."
-    assert (
-        say("trustSentence", answer(promise={**PROMISE, "max_risk": 0.03})) == "Right in about 97 of 100 such answers."
-    )
+    for max_risk, share in ((0.05, "19 of 20"), (0.1, "9 of 10"), (0.03, "97 of 100")):
+        whole = answer(promise={**PROMISE, "max_risk": max_risk})
+        assert say("trustSentence", whole) == f"Right in about {share} such answers."
     assert say("trustSentence", answer()).startswith("This is a guess")
     assert page("sentences.js", "verdictHeading", answer())["label"] == "A guess"
 
@@ -153,23 +155,20 @@ def test_pictures_of_different_plants_get_no_common_name(page, say):
 
 
 def test_pictures_that_agree_or_say_little_do_not_contradict_each_other(page):
-    agreeing = answer(images=[picture(0, 0.5, 0.9), picture(1, 0.5, 0.9)])
+    agreeing = picture(1, 0.5, 0.9)
     unclear = picture(1, 0.5, 0.9, best=3)
     unclear["predictions"][0]["score"] = 0.4
     unused = picture(1, 0.0, 0.1, best=3)
-    for whole in (
-        agreeing,
-        answer(images=[picture(0, 0.5, 0.9), unclear]),
-        answer(images=[picture(0, 1, 0.9), unused]),
-    ):
+    for other in (agreeing, unclear, unused):
+        whole = answer(images=[picture(0, 0.5, 0.9), other])
         assert page("sentences.js", "stateOf", whole) == "species"
 
 
 def test_one_picture_that_may_show_two_plants_is_asked_for_again(page):
-    two = answer("uncertain", None, 0.5, predictions=[prediction(1, 0.45), prediction(3, 0.4)])
-    assert "each plant by itself, if the picture shows two" in page("advice.js", "adviceFor", two)
-    of_one_family = answer("uncertain", None, 0.5, predictions=[prediction(1, 0.45), prediction(2, 0.4)])
-    assert "each plant by itself, if the picture shows two" not in page("advice.js", "adviceFor", of_one_family)
+    for other, are_of_two_families in ((3, True), (2, False)):
+        two = answer("uncertain", None, 0.5, predictions=[prediction(1, 0.45), prediction(other, 0.4)])
+        advice = page("advice.js", "adviceFor", two)
+        assert ("each plant by itself, if the picture shows two" in advice) == are_of_two_families
 
 
 def test_photographs_are_not_blamed_for_a_model_made_from_few(page, say):
@@ -265,19 +264,12 @@ def test_sentences_are_whole(page_in, language, whole, model):
         assert not re.search(r"(?<!\.)\.\.(?!\.)|,\.| \.", text), text
 
 
-@pytest.fixture
-def measured(page):
-    return lambda model: {fact["name"]: fact["text"] for fact in page("facts.js", "measuredFacts", model)}
-
-
-def test_calibration_error_is_the_one_of_the_network_that_runs(measured):
-    facts = measured(
-        {**MODEL, "calibration": {**MODEL["calibration"], "ece": {**ECE, "value": 0.08, "interval_95": None}}}
-    )
-    assert facts["Average distance of the scores from the share of right names"].startswith("8 percentage points, on")
-    assert len(facts) == len(MODEL["metrics"])
-    facts = measured({**MODEL, "calibration": {**MODEL["calibration"], "ece": None}})
-    assert not [name for name in facts if name.startswith("Average distance")]
+def test_calibration_error_is_the_one_of_the_network_that_runs(page):
+    ece = {**ECE, "value": 0.08, "interval_95": None}
+    right, distance = page("facts.js", "measuredFacts", with_ece(ece))
+    assert distance["name"] == "Average distance of the scores from the share of right names"
+    assert distance["text"].startswith("8 percentage points, on")
+    assert page("facts.js", "measuredFacts", with_ece(None)) == [right]
 
 
 def test_a_genus_without_species_is_no_fault_of_the_photographs(page, say):
