@@ -33,6 +33,13 @@ for await (const line of createInterface({ input: process.stdin })) {
 """
 
 
+def pytest_collection_modifyitems(items):
+    """A test that opens the browser has the mark for it."""
+    for item in items:
+        if "browser" in item.fixturenames:
+            item.add_marker("browser")
+
+
 class Page:
     """The modules of the page in a Node.js process."""
 
@@ -96,17 +103,28 @@ def running(browser, bundle_folder):  # `browser` comes first, so that no servic
 
 @pytest.fixture
 def new_page(browser):
-    """Opens empty pages."""
-    contexts = []
+    """Opens empty pages. At the end of the test no error may stand in a console."""
+    errors = []
 
-    def open_one(view="wide"):
+    def note(message):
+        # The page shows these itself: a failure of `/identify`, and that the test took the connection away.
+        is_shown = message.location["url"].endswith("/identify") or "ERR_INTERNET_DISCONNECTED" in message.text
+        if message.type == "error" and not is_shown:
+            errors.append(message.text)
+
+    with ExitStack() as contexts:
         # The worker would go on to load files after the test; test_offline.py lets it work.
-        contexts.append(browser.new_context(**VIEWS[view], reduced_motion="reduce", service_workers="block"))
-        return contexts[-1].new_page()
+        def open_one(view="wide", service_workers="block", **options):
+            context = browser.new_context(
+                **VIEWS[view], reduced_motion="reduce", service_workers=service_workers, **options
+            )
+            page = contexts.enter_context(context).new_page()
+            page.on("console", note)
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            return page
 
-    yield open_one
-    for context in contexts:
-        context.close()
+        yield open_one
+    assert errors == []
 
 
 @pytest.fixture
@@ -117,5 +135,5 @@ def open_tab(new_page, client):
 
 @pytest.fixture
 def open_real_tab(new_page, running):
-    """Opens the page of the running service."""
-    return lambda view="wide": Tab(new_page(view), running.url)
+    """Opens a page of the running service."""
+    return lambda view="wide", path="/": Tab(new_page(view), running.url + path)

@@ -37,19 +37,18 @@ def chromium():
     if path is None:
         pytest.skip("needs Chromium; on Debian, install it with `apt-get install chromium`")
     playwright = pytest.importorskip("playwright.sync_api", reason=f"needs Playwright; install it with `{PACKAGES}`")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with (
+        playwright.sync_playwright() as started,
+        started.chromium.launch(executable_path=path, args=["--no-sandbox"]) as browser,
+    ):
         yield browser
-        browser.close()
 
 
 class Tab:
     """A tab that shows the page of a service at an address."""
 
     def __init__(self, page, address=ADDRESS):
-        self.page, self.faults = page, []
-        page.on("console", lambda message: message.type == "error" and self.faults.append(message.text))
-        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page = page
         self.prepare()
         page.goto(address)
 
@@ -57,7 +56,26 @@ class Tab:
         """Does what must be done before the page loads."""
 
     def choose(self, *files):
-        self.page.set_input_files("#choose", list(files))
+        """Chooses pictures, on the page for one plant or on the one for many."""
+        self.page.set_input_files("#choose, #files", list(files))
+
+    def see(self, words, **options):
+        """Waits until these words are shown, in one place."""
+        self.page.get_by_text(words, **options).wait_for()
+
+    def press(self, name):
+        """Clicks the button of that name."""
+        self.page.get_by_role("button", name=name).click()
+
+    def fill(self, label, text, key):
+        """Writes into a field, and presses a key there."""
+        field = self.page.get_by_label(label)
+        field.fill(text)
+        field.press(key)
+
+    def unfold(self, position=0):
+        """Opens the row of an answer in a list."""
+        self.page.locator("summary.many__line").nth(position).click()
 
     def answer_text(self):
         """Waits for an answer and returns its words."""
@@ -69,13 +87,35 @@ class Tab:
         self.page.wait_for_selector(".note--error.problem")
         return self.page.inner_text("#answer")
 
+    def screenshot(self):
+        """Keeps the screen under the name of the test and a number, if a folder is given."""
+        if SCREENSHOTS:
+            folder = Path(SCREENSHOTS)
+            folder.mkdir(parents=True, exist_ok=True)
+            test = os.environ["PYTEST_CURRENT_TEST"].rpartition("::")[2].split()[0]
+            self.page.screenshot(path=folder / f"{test}-{len(list(folder.iterdir()))}.png", full_page=True)
+
+    def assert_accessible(self):
+        """Checks that axe finds no fault, and that nobody has to scroll sideways (WCAG 2.2, 1.4.10)."""
+        self.screenshot()
+        package = pytest.importorskip("axe_playwright_python", reason=f"needs axe; install it with `{PACKAGES}`")
+        self.page.evaluate(next(Path(package.__file__).parent.glob("axe*.js")).read_text())
+        # axe measures no contrast over a gradient; the card's gradient is only the stripe at its top.
+        self.page.eval_on_selector_all(
+            ".verdict", "cards => cards.forEach((card) => { card.style.backgroundImage = 'none'; })"
+        )
+        found = self.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+        faults = [(fault["id"], [node["html"] for node in fault["nodes"]]) for fault in found]
+        assert faults == [], faults
+        assert not self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+
 
 class StagedTab(Tab):
     """A tab whose `/identify` and `/model` are made by hand; all else comes from the service in this process."""
 
     def __init__(self, page, client):
         self.client, self.model, self.answer, self.asked = client, MODEL, SPECIES, []
-        self.refusals, self.is_held = [], False  # of the next requests: (status, code, Retry-After); never answered
+        self.failures = []  # of the next requests: each is called with the route, in place of an answer
         super().__init__(page)
 
     def prepare(self):
@@ -88,41 +128,16 @@ class StagedTab(Tab):
             route.fulfill(json=self.model)
         elif path == "/identify":
             self.asked.append(route.request.post_data_buffer or b"")
-            self._identify(route)
+            if self.failures:
+                self.failures.pop(0)(route)
+            else:
+                route.fulfill(json=self.answer)
         else:
             response = self.client.get(path)
             route.fulfill(status=response.status_code, headers=dict(response.headers), body=response.content)
-
-    def _identify(self, route):
-        if self.is_held:
-            return
-        if not self.refusals:
-            route.fulfill(json=self.answer)
-            return
-        problem, headers = self.refusals.pop(0)
-        route.fulfill(status=problem["status"], json=problem, headers=headers)
 
     def show(self, answer):
         """Sends as many pictures as the answer tells of, and waits for the answer."""
         self.answer = answer
         self.choose(*PHOTOGRAPHS[: len(answer["images"])])
         return self.answer_text()
-
-
-def accessibility_faults(page):
-    package = pytest.importorskip("axe_playwright_python", reason=f"needs axe; install it with `{PACKAGES}`")
-    page.evaluate(next(Path(package.__file__).parent.glob("axe*.js")).read_text())
-    # axe measures no contrast over a gradient; the card's gradient is only the stripe at its top.
-    page.eval_on_selector_all(".verdict", "cards => cards.forEach((card) => { card.style.backgroundImage = 'none'; })")
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
-    return [(fault["id"], [node["html"] for node in fault["nodes"]]) for fault in found["violations"]]
-
-
-def scrolls_sideways(page):
-    return page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
-
-
-def screenshot(page, name):
-    if SCREENSHOTS:
-        Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=True)

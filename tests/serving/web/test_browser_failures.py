@@ -9,10 +9,10 @@ import pytest
 from serving.problems import problem_document
 from tests.serving.program import service
 from tests.serving.tiny import encode
-from tests.serving.web.tab import PHOTOGRAPHS, Tab, accessibility_faults, file, screenshot, scrolls_sideways
+from tests.serving.web.tab import PHOTOGRAPHS, Tab, file
 from tests.serving.web.test_browser_pictures import noise
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 SLOW_UPLOAD = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": 60_000}  # bytes per second
 FAST = {**SLOW_UPLOAD, "uploadThroughput": -1}
@@ -20,12 +20,8 @@ FAST = {**SLOW_UPLOAD, "uploadThroughput": -1}
 
 def refusal(code="overloaded", retry_after_s=1, detail="The service has more to do than it can."):
     problem = msgspec.to_builtins(problem_document(code, detail, "request-1"))
-    return problem, {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-
-
-def busy_text(page):
-    page.wait_for_selector("text=The pictures are sent again in")
-    return page.inner_text("#answer")
+    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    return lambda route: route.fulfill(status=problem["status"], json=problem, headers=headers)
 
 
 # ---- a busy service
@@ -34,7 +30,7 @@ def busy_text(page):
 @pytest.mark.parametrize("code", ["overloaded", "rate_limited"])
 def test_busy_service_is_asked_again_after_the_time_that_it_names(open_tab, code):
     tab = open_tab()
-    tab.refusals = [refusal(code), refusal(code, 2)]
+    tab.failures = [refusal(code), refusal(code, 2)]
     tab.choose(PHOTOGRAPHS[0])
     tab.page.wait_for_selector("text=in 1 s (attempt 2 of 3)")
     tab.page.wait_for_selector("text=in 2 s (attempt 3 of 3)")
@@ -48,7 +44,8 @@ def test_rate_of_a_real_service_is_waited_for(new_page, bundle_folder):
         tab.choose(PHOTOGRAPHS[0])
         tab.answer_text()
         tab.choose(PHOTOGRAPHS[1])
-        assert "Too many requests" in busy_text(tab.page)
+        tab.page.wait_for_selector("text=The pictures are sent again in")
+        assert "Too many requests" in tab.page.inner_text("#answer")
         tab.answer_text()
         assert len(tab.page.query_selector_all(".tile")) == 2
 
@@ -63,9 +60,7 @@ def throttled(page, conditions):
     return session
 
 
-def large_file():
-    """400 kB, sent as they are."""
-    return file("noise.jpg", encode(noise((700, 600)), "JPEG", quality=85))
+LARGE = file("noise.jpg", encode(noise((700, 600)), "JPEG", quality=85))  # 400 kB, sent as they are
 
 
 def wait_until_half_sent(page):
@@ -78,13 +73,11 @@ def wait_until_half_sent(page):
 def test_upload_shows_how_much_has_been_sent(open_real_tab):
     tab = open_real_tab()
     throttled(tab.page, SLOW_UPLOAD)
-    tab.choose(large_file())
+    tab.choose(LARGE)
     wait_until_half_sent(tab.page)
     assert re.search(r"Sending 1 picture …\s+\d\d%", tab.page.inner_text("#answer"))
-    assert accessibility_faults(tab.page) == []
-    screenshot(tab.page, "sending-wide")
+    tab.assert_accessible()
     tab.answer_text()
-    assert tab.faults == []
 
 
 def test_service_that_goes_away_in_the_middle_is_said_to_be_gone_and_asked_again(new_page, bundle_folder):
@@ -92,7 +85,7 @@ def test_service_that_goes_away_in_the_middle_is_said_to_be_gone_and_asked_again
         _, port = running.address()
         tab = Tab(new_page(), running.url)
         session = throttled(tab.page, SLOW_UPLOAD)
-        tab.choose(large_file())
+        tab.choose(LARGE)
         wait_until_half_sent(tab.page)
         running.stop(signal.SIGKILL)
     assert "The service did not answer" in tab.problem_text()
@@ -105,35 +98,22 @@ def test_service_that_goes_away_in_the_middle_is_said_to_be_gone_and_asked_again
 # ---- every state without faults
 
 
-def fail(tab, kind):
-    """Brings the page into a state without an answer; returns words that it then shows."""
-    page = tab.page
-    if kind == "busy":
-        tab.refusals = [refusal(retry_after_s=60)]
-    elif kind == "waiting":
-        tab.is_held = True
-    elif kind == "key":
-        tab.refusals = [refusal("unauthorized", None)]
-    elif kind == "internal":
-        tab.refusals = [refusal("internal", None, "The service failed and has logged the error.")]
-    elif kind == "gateway":
-        page.route("**/identify", lambda route: route.fulfill(status=502, body="<h1>Bad Gateway</h1>"))
-    else:
-        page.route("**/identify", lambda route: route.abort())
-    return {
-        "busy": "The pictures are sent again in", "waiting": "1 picture …", "key": "This service requires an API key",
-        "internal": "Internal error", "gateway": "The service answered with status 502",
-        "gone": "The service did not answer",
-    }[kind]  # fmt: skip
+FAILURES = {  # what the page then shows, and what the service does
+    "busy": ("The pictures are sent again in", refusal(retry_after_s=60)),
+    "waiting": ("1 picture …", lambda route: None),
+    "key": ("This service requires an API key", refusal("unauthorized", None)),
+    "internal": ("Internal error", refusal("internal", None, "The service failed and has logged the error.")),
+    "gateway": ("The service answered with status 502", lambda route: route.fulfill(status=502, body="<h1>Bad</h1>")),
+    "gone": ("The service did not answer", lambda route: route.abort()),
+}
 
 
 @pytest.mark.parametrize("view", ["narrow", "dark"])
-@pytest.mark.parametrize("kind", ["busy", "waiting", "key", "internal", "gateway", "gone"])
+@pytest.mark.parametrize("kind", FAILURES)
 def test_every_state_without_an_answer_is_shown_without_faults(open_tab, kind, view):
     tab = open_tab(view)
-    words = fail(tab, kind)
+    words, failure = FAILURES[kind]
+    tab.failures = [failure]
     tab.choose(PHOTOGRAPHS[0])
     tab.page.wait_for_selector(f"#answer >> text={words}")
-    screenshot(tab.page, f"{kind}-{view}")
-    assert not scrolls_sideways(tab.page)
-    assert accessibility_faults(tab.page) == []
+    tab.assert_accessible()

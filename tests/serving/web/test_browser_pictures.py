@@ -10,9 +10,9 @@ from PIL import ExifTags, Image
 
 from tests.serving.tiny import BLUE, RED, encode, jpeg
 from tests.serving.web.examples import GENUS, LOOK_ALIKES, SPECIES
-from tests.serving.web.tab import PHOTOGRAPHS, accessibility_faults, file, screenshot
+from tests.serving.web.tab import PHOTOGRAPHS, file
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 DOG_ROSE = file("rose.jpg", jpeg(RED))
 TRANSFER = """async (address) => {
@@ -23,10 +23,11 @@ TRANSFER = """async (address) => {
 }"""
 
 
-def transfer_of_a_rose(page):
-    """What a browser hands over when a picture is dropped or pasted."""
-    page.route("**/rose.jpg", lambda route: route.fulfill(body=DOG_ROSE["buffer"]))
-    return page.evaluate_handle(TRANSFER, "/rose.jpg")
+def offer_a_rose(page):
+    """Gives the page a picture of a rose, which is each of the two pictures of every taxon too."""
+    image = {"url": "/rose.jpg", "author": "Ann", "license": "CC-BY-4.0", "source": "drawn"}
+    page.route("**/species/*", lambda route: route.fulfill(json={"images": [image, image]}))
+    page.route("**/rose.jpg", lambda route: route.fulfill(body=DOG_ROSE["buffer"], content_type="image/jpeg"))
 
 
 def noise(size, seed=0):
@@ -46,26 +47,28 @@ def sent_pictures(body):
 
 def test_dropped_picture_is_answered(open_real_tab):
     tab = open_real_tab()
-    transfer = transfer_of_a_rose(tab.page)
-    tab.page.dispatch_event("body", "dragover", {"dataTransfer": transfer})
-    assert tab.page.evaluate("document.body.classList.contains('is-dropping')")
-    tab.page.dispatch_event("#dropzone", "drop", {"dataTransfer": transfer})
+    page = tab.page
+    offer_a_rose(page)
+    transfer = page.evaluate_handle(TRANSFER, "/rose.jpg")  # what a browser hands over for a picture
+    page.dispatch_event("body", "dragover", {"dataTransfer": transfer})
+    assert page.evaluate("document.body.classList.contains('is-dropping')")
+    page.dispatch_event("#dropzone", "drop", {"dataTransfer": transfer})
     assert "Rosa" in tab.answer_text()
-    assert not tab.page.evaluate("document.body.classList.contains('is-dropping')")
-    assert tab.faults == []
+    assert not page.evaluate("document.body.classList.contains('is-dropping')")
 
 
 def test_five_pictures_are_answered_and_a_sixth_is_left_out(open_real_tab):
     tab = open_real_tab("phone")
+    page = tab.page
     tab.choose(*PHOTOGRAPHS, DOG_ROSE)
-    assert tab.page.inner_text("#notice") == "1 picture left out: at most 5 are sent together."
+    assert page.inner_text("#notice") == "1 picture left out: at most 5 are sent together."
     tab.answer_text()
-    assert tab.page.text_content(".sureness .fineprint").startswith("5 pictures")
-    assert tab.page.is_hidden("#dropzone")
-    assert accessibility_faults(tab.page) == []
-    tab.page.click("[aria-label='Remove picture 5, 5.jpg']")
-    tab.page.wait_for_selector("text=4 pictures ·", state="attached")
-    assert tab.page.is_visible("#dropzone")
+    assert page.text_content(".sureness .fineprint").startswith("5 pictures")
+    assert page.is_hidden("#dropzone")
+    tab.assert_accessible()
+    page.click("[aria-label='Remove picture 5, 5.jpg']")
+    page.wait_for_selector("text=4 pictures ·", state="attached")
+    assert page.is_visible("#dropzone")
 
 
 # ---- other formats
@@ -79,8 +82,7 @@ def test_text_named_jpg_is_refused_in_words_for_people(open_real_tab):
     assert "got text; expected JPEG, PNG, WebP, HEIC or AVIF" in told
     assert not re.search(r"\bb['\"]|\\x|\\n", told)
     assert tab.page.get_attribute(".tile--refused", "data-name") == "notes.jpg"
-    assert accessibility_faults(tab.page) == []
-    screenshot(tab.page, "refused-narrow")
+    tab.assert_accessible()
     tab.page.click("text=Remove picture 2")
     tab.answer_text()
     assert len(tab.page.query_selector_all(".tile")) == 1
@@ -115,22 +117,22 @@ def test_large_picture_is_sent_smaller_upright_and_without_exif(open_tab):
         assert sent.getpixel((100, 100)) == pytest.approx(RED, abs=8)
         assert sent.getpixel((1100, 100)) == pytest.approx(BLUE, abs=8)
     assert small == PHOTOGRAPHS[0]["buffer"]  # as it was chosen
-    assert tab.faults == []
 
 
 def test_photograph_that_the_browser_cannot_show_has_a_tile_and_then_a_picture(open_tab):
     tab = open_tab("phone")
-    tab.is_held = True
+    page = tab.page
+    tab.failures = [lambda route: None]  # waits
     tab.choose(file("garden.heic", b"no JPEG", "image/heic"))
-    tab.page.wait_for_selector(".tile__image--none")
-    assert tab.page.locator(".tile").bounding_box()["height"] > 40
-    assert tab.page.inner_text(".tile b") == "HEIC"
+    page.wait_for_selector(".tile__image--none")
+    assert page.locator(".tile").bounding_box()["height"] > 40
+    assert page.inner_text(".tile b") == "HEIC"
     preview = f"data:image/jpeg;base64,{base64.b64encode(DOG_ROSE['buffer']).decode()}"
-    tab.is_held, tab.answer = False, SPECIES | {"images": [SPECIES["images"][0] | {"preview": preview}]}
-    tab.page.click("#choice-label")
-    tab.page.fill("#choice-name", "Rosa")
-    tab.page.keyboard.press("Enter")  # asks again
-    tab.page.wait_for_selector(f".tile img[src='{preview}'][alt='picture 1, garden.heic']")
+    tab.answer = SPECIES | {"images": [SPECIES["images"][0] | {"preview": preview}]}
+    page.click("#choice-label")
+    page.fill("#choice-name", "Rosa")
+    page.keyboard.press("Enter")  # asks again
+    page.wait_for_selector(f".tile img[src='{preview}'][alt='picture 1, garden.heic']")
     assert b'name="preview"' in tab.asked[0]
 
 
@@ -150,43 +152,39 @@ def test_picture_over_the_limit_of_the_service_is_never_sent(open_tab):
 
 def test_a_species_stands_beside_what_it_is_often_taken_for_with_a_picture_of_each(open_tab):
     tab = open_tab("narrow")
-    image = {"url": "/rose.jpg", "author": "Ann", "license": "CC-BY-4.0", "source": "drawn"}
-    tab.page.route("**/species/*", lambda route: route.fulfill(json={"images": [image, image]}))
-    tab.page.route("**/rose.jpg", lambda route: route.fulfill(body=DOG_ROSE["buffer"], content_type="image/jpeg"))
+    page = tab.page
+    offer_a_rose(page)
     best, daisy, cowslip, *others = LOOK_ALIKES["predictions"]
     best, daisy = (each | {"num_images": 2} for each in (best, daisy))
     tab.show(LOOK_ALIKES | {"predictions": [best, daisy, cowslip, *others], "look_alikes": [daisy, cowslip]})
-    assert tab.page.inner_text(".alikes h3") == "Often taken for"
-    tab.page.wait_for_selector(".alikes li:nth-child(2) figure")
-    assert tab.page.eval_on_selector_all(".alikes img", "images => images.map((image) => image.alt)") == [
+    assert page.inner_text(".alikes h3") == "Often taken for"
+    page.wait_for_selector(".alikes li:nth-child(2) figure")
+    assert page.eval_on_selector_all(".alikes img", "images => images.map((image) => image.alt)") == [
         "Helianthus annuus",
         "Bellis perennis",
     ]  # the first picture of each taxon that has some
-    names, corners = tab.page.locator(".alikes li .candidate__name"), tab.page.locator(".alikes li").all()
+    names, corners = page.locator(".alikes li .candidate__name"), page.locator(".alikes li").all()
     assert names.all_inner_texts() == ["Common sunflower", "Common daisy", "Cowslip"]
     assert len({corner.bounding_box()["x"] for corner in corners[:2]}) == 2  # side by side
     assert len({corner.bounding_box()["y"] for corner in corners[:2]}) == 1
-    assert tab.page.locator(".alikes a").all_inner_texts()[:3] == ["Wikipedia", "GBIF", "POWO"]
-    assert accessibility_faults(tab.page) == []
-    assert tab.faults == []
+    assert page.locator(".alikes a").all_inner_texts()[:3] == ["Wikipedia", "GBIF", "POWO"]
+    tab.assert_accessible()
 
 
 def test_reference_pictures_are_loaded_with_author_and_license_when_they_are_asked_for(open_tab):
     tab = open_tab("narrow")
-    image = {"url": "/rose.jpg", "author": "Ann", "license": "CC-BY-4.0", "source": "drawn"}
-    tab.page.route("**/species/*", lambda route: route.fulfill(json={"images": [image, image]}))
-    tab.page.route("**/rose.jpg", lambda route: route.fulfill(body=DOG_ROSE["buffer"], content_type="image/jpeg"))
+    page = tab.page
+    offer_a_rose(page)
     best, *others = SPECIES["predictions"]
     tab.show(SPECIES | {"predictions": [best | {"num_images": 2}, *others]})
-    tab.page.wait_for_selector(".verdict .reference")  # beside one's own picture, at once
+    page.wait_for_selector(".verdict .reference")  # beside one's own picture, at once
     best, *others = GENUS["predictions"]
     tab.answer = GENUS | {"predictions": [best | {"num_images": 2}, *others]}
     tab.choose(PHOTOGRAPHS[1])
-    tab.page.wait_for_selector(".guesses")
-    assert tab.page.locator(".candidate__references").count() == 1  # the others have no pictures
-    tab.page.get_by_text("Compare with pictures").click()
-    tab.page.get_by_text("Ann, CC-BY-4.0").first.wait_for()
-    assert tab.page.locator(".reference img").count() == 2
-    assert tab.page.eval_on_selector(".reference img", "image => image.decode().then(() => image.naturalWidth)") > 0
-    assert accessibility_faults(tab.page) == []
-    assert tab.faults == []
+    page.wait_for_selector(".guesses")
+    assert page.locator(".candidate__references").count() == 1  # the others have no pictures
+    page.get_by_text("Compare with pictures").click()
+    page.get_by_text("Ann, CC-BY-4.0").first.wait_for()
+    assert page.locator(".reference img").count() == 2
+    assert page.eval_on_selector(".reference img", "image => image.decode().then(() => image.naturalWidth)") > 0
+    tab.assert_accessible()

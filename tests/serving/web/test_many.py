@@ -8,7 +8,7 @@ import pytest
 
 from tests.serving.tiny import GREEN, RED, SIDE_PX, WHITE, jpeg
 from tests.serving.web.examples import NOT_A_PLANT, SPECIES, UNCERTAIN
-from tests.serving.web.tab import VIEWS, accessibility_faults, file, scrolls_sideways
+from tests.serving.web.tab import VIEWS, file
 
 ROWS = [
     {"photograph": "dog.jpg", "answer": NOT_A_PLANT},
@@ -16,6 +16,8 @@ ROWS = [
     {"photograph": "daisy.jpg", "answer": UNCERTAIN},
     {"photograph": "broken.jpg", "error": "The picture cannot be decoded."},
 ]
+
+MANY = "/web/many.html"
 
 
 def test_a_row_has_the_verdict_and_the_best_candidate_but_no_plant_for_a_thing(page):
@@ -51,59 +53,53 @@ def test_the_csv_is_read_back_and_no_cell_is_a_formula(page):
     assert read[2]["error"] == "The picture cannot be decoded."
 
 
-@pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("view", VIEWS)
-def test_each_photograph_has_an_answer_that_outlives_a_reload(new_page, running, view):
-    page = new_page(view)
-    page.goto(f"{running.url}/web/many.html")
+def test_each_photograph_has_an_answer_that_outlives_a_reload(open_real_tab, view):
+    tab = open_real_tab(view, MANY)
+    page = tab.page
     chosen = [file(f"{number}.jpg", jpeg(color)) for number, color in enumerate((RED, GREEN, WHITE))]
     chosen[1]["name"] = "1.heic"  # the service looks at the bytes, the page at the name
-    page.set_input_files("#files", [*chosen, file("text.jpg", b"no picture")])
-    page.get_by_text("4 photographs answered. 1 of them has no answer.").wait_for()
+    tab.choose(*chosen, file("text.jpg", b"no picture"))
+    tab.see("4 photographs answered. 1 of them has no answer.")
     names = [row.inner_text().splitlines()[-1] for row in page.locator("#rows > li").all()]
     assert [name.split(" · ")[-1] for name in names] == ["0.jpg", "1.heic", "2.jpg", "text.jpg"]  # as they were sent
     preview = page.locator("#rows img[src^='data:image/webp']")
     assert preview.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == SIDE_PX
-    assert accessibility_faults(page) == []
-    assert not scrolls_sideways(page)
-    page.locator("summary.many__line").first.click()  # the same card as on the page for one plant
+    tab.assert_accessible()
+    tab.unfold()  # the same card as on the page for one plant
     assert page.locator(".verdict__name").inner_text() == "Dog rose"
-    assert accessibility_faults(page) == []
-    assert not scrolls_sideways(page)
+    tab.assert_accessible()
     page.get_by_role("button", name="Least certain first").press("Enter")
     assert "text.jpg" in page.inner_text("#rows > li:first-child")
     page.reload()
-    page.get_by_text("4 photographs answered").wait_for()
+    tab.see("4 photographs answered")
     with page.expect_download() as download:
-        page.get_by_role("button", name="Save as CSV").click()
+        tab.press("Save as CSV")
     text = Path(download.value.path()).read_text(encoding="utf-8-sig")
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
     assert {row["photograph"] for row in rows} == {"0.jpg", "1.heic", "2.jpg", "text.jpg"}
-    page.get_by_role("button", name="Clear").click()
+    tab.press("Clear")
     assert page.locator("#rows > li").count() == 0
     page.reload()
     assert page.locator("#rows > li").count() == 0
 
 
-@pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_answers_are_in_my_plants_unless_that_is_switched_off(new_page, running):
-    page = new_page("phone")
-    page.goto(f"{running.url}/web/many.html")
-    page.set_input_files("#files", [file(f"{number}.jpg", jpeg(color)) for number, color in enumerate((RED, GREEN))])
-    page.get_by_text("2 photographs answered").wait_for()
-    page.locator("summary.many__line").first.click()
+def test_the_answers_are_in_my_plants_unless_that_is_switched_off(open_real_tab):
+    tab = open_real_tab("phone", MANY)
+    page = tab.page
+    tab.choose(*(file(f"{number}.jpg", jpeg(color)) for number, color in enumerate((RED, GREEN))))
+    tab.see("2 photographs answered")
+    tab.unfold()
     page.locator("#rows > li:first-child").get_by_text("Kept in My plants").wait_for()
-    page.locator("summary.many__line").nth(1).click()
+    tab.unfold(1)
     page.locator("#rows > li:nth-child(2)").get_by_role("button", name="Forget this plant").click()
-    page.get_by_text("It is forgotten.").wait_for()
+    tab.see("It is forgotten.")
     page.get_by_label("Keep new answers").uncheck()
-    page.set_input_files("#files", file("3.jpg", jpeg(WHITE)))
-    page.get_by_text("3 photographs answered").wait_for()
+    tab.choose(file("3.jpg", jpeg(WHITE)))
+    tab.see("3 photographs answered")
     page.get_by_role("link", name="My plants").first.click()
-    page.get_by_text("1 plant").wait_for()
+    tab.see("1 plant")
     assert page.locator("#plants .many__row").count() == 1
     assert not page.get_by_label("Keep new answers").is_checked()

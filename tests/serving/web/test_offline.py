@@ -12,7 +12,7 @@ from tests.serving.raw_http import serve
 from tests.serving.tiny import InProcessDecoder
 from tests.serving.web.conftest import WEB
 from tests.serving.web.examples import MODEL, SPECIES
-from tests.serving.web.tab import PHOTOGRAPHS, VIEWS, Tab, accessibility_faults, screenshot
+from tests.serving.web.tab import PHOTOGRAPHS, Tab
 from tests.serving.web.test_text import CATALOGUES
 
 
@@ -124,19 +124,15 @@ def site(settings):
 
 
 @pytest.fixture
-def open_app(browser, site):
-    """Opens the page in a browser of its own and waits until the worker has it."""
-    contexts = []
+def open_app(site, new_page):
+    """Opens the page and waits until the worker has it."""
 
-    def open_one(view="wide", locale="en-US"):
-        contexts.append(browser.new_context(**VIEWS[view], reduced_motion="reduce", locale=locale))
-        tab = Tab(contexts[-1].new_page(), site.address)
+    def open_one(view="wide", **options):
+        tab = Tab(new_page(view, service_workers="allow", **options), site.address)
         wait_until(tab.page, "navigator.serviceWorker.controller")
         return tab
 
-    yield open_one
-    for context in contexts:
-        context.close()
+    return open_one
 
 
 def wait_until(page, condition):
@@ -145,29 +141,23 @@ def wait_until(page, condition):
     )
 
 
-def keep_one(tab, text):
-    tab.choose(PHOTOGRAPHS[0])
-    tab.page.get_by_text(text).wait_for()
-
-
-@pytest.mark.browser
 @pytest.mark.slow
 def test_without_a_connection_a_reload_shows_the_plants_in_the_language_that_was_chosen(site, open_app):
-    tab = open_app("phone", "de-DE")
+    tab = open_app("phone", locale="de-DE")
     page = tab.page
-    keep_one(tab, "Unter „Meine Pflanzen“ aufbewahrt")
+    tab.choose(PHOTOGRAPHS[0])
+    tab.see("Unter „Meine Pflanzen“ aufbewahrt")
     page.goto(f"{site.address}/web/plants.html")
     page.context.set_offline(True)
     page.reload()
-    page.get_by_text("1 Pflanze", exact=True).wait_for()
-    page.locator("summary.many__line").click()
+    tab.see("1 Pflanze", exact=True)
+    tab.unfold()
     page.wait_for_selector(".verdict")
     assert page.eval_on_selector(".plants__pictures img", "image => image.decode().then(() => image.naturalWidth)") > 0
-    assert accessibility_faults(page) == []
-    screenshot(page, "offline")
+    tab.assert_accessible()
     page.context.set_offline(False)
     page.get_by_role("link", name="Français").click()
-    page.get_by_text("1 plante", exact=True).wait_for()
+    tab.see("1 plante", exact=True)
     wait_until(page, """caches.match("/").then((kept) => kept.text()).then((text) => text.includes('lang="fr"'))""")
     page.context.set_offline(True)
     page.goto(site.address)
@@ -176,16 +166,14 @@ def test_without_a_connection_a_reload_shows_the_plants_in_the_language_that_was
     assert CATALOGUES["fr"]["problem.gone"] in tab.problem_text()
 
 
-@pytest.mark.browser
 @pytest.mark.slow
 def test_behind_a_gateway_without_its_service_the_page_opens_too(site, open_app):
     tab = open_app()
     site.is_down = True
     tab.page.goto(f"{site.address}/web/plants.html")
-    tab.page.get_by_text("No plants yet").wait_for()
+    tab.see("No plants yet")
 
 
-@pytest.mark.browser
 @pytest.mark.slow
 def test_answers_never_pass_through_the_worker_and_keys_still_count(site, open_app):
     site.key = "secret"
@@ -195,8 +183,7 @@ def test_answers_never_pass_through_the_worker_and_keys_still_count(site, open_a
     tab.page.reload()
     tab.choose(PHOTOGRAPHS[0])
     assert "This service requires an API key" in tab.problem_text()
-    tab.page.get_by_label("API key").fill("secret")
-    tab.page.get_by_label("API key").press("Enter")
+    tab.fill("API key", "secret", "Enter")
     tab.answer_text()
     assert [path for _, path in site.asked].count("/identify") == 2
     kept = tab.page.evaluate("""async () => {
@@ -207,10 +194,9 @@ def test_answers_never_pass_through_the_worker_and_keys_still_count(site, open_a
     for addresses in (kept, through):
         paths = {address.removeprefix(site.address) for address in addresses}
         assert "/web/app.js" in paths
-        assert {path for path in paths if path != "/" and not path.startswith("/web/")} == set()
+        assert all(path == "/" or path.startswith("/web/") for path in paths)
 
 
-@pytest.mark.browser
 @pytest.mark.slow
 def test_a_new_version_replaces_all_that_was_kept_and_no_page_is_stale(web, site, open_app):
     tab = open_app()
@@ -225,7 +211,6 @@ def test_a_new_version_replaces_all_that_was_kept_and_no_page_is_stale(web, site
     assert page.inner_text("h1") == "Which plant is this?"
 
 
-@pytest.mark.browser
 def test_a_photograph_that_another_app_shares_is_identified(site, open_app):
     tab = open_app("phone")
     page = tab.page
@@ -246,26 +231,23 @@ def test_a_photograph_that_another_app_shares_is_identified(site, open_app):
     page.goto(f"{site.address}/?shared")  # nothing is left there
     page.locator("#notice", has_text="The photograph that you shared did not arrive").wait_for()
     assert page.locator(".tile").count() == 0
-    assert tab.faults == []
 
 
-@pytest.mark.browser
 @pytest.mark.slow
 def test_another_language_answers_about_the_photographs_that_were_chosen(open_app):
     tab = open_app()
+    page = tab.page
     tab.choose(*PHOTOGRAPHS[:2])
     tab.answer_text()
-    tab.page.get_by_role("link", name="Deutsch").click()
-    tab.page.get_by_role("heading", name="Antwort").wait_for()
+    page.get_by_role("link", name="Deutsch").click()
+    page.get_by_role("heading", name="Antwort").wait_for()
     tab.answer_text()
-    assert tab.page.locator(".tile").count() == 2
-    assert tab.page.url.endswith("/")
-    tab.page.reload()
-    assert tab.page.evaluate("document.documentElement.lang") == "de"  # the service remembers it
-    assert tab.faults == []
+    assert page.locator(".tile").count() == 2
+    assert page.url.endswith("/")
+    page.reload()
+    assert page.evaluate("document.documentElement.lang") == "de"  # the service remembers it
 
 
-@pytest.mark.browser
 def test_browsers_find_no_fault_that_forbids_to_install_the_page(open_app):
     page = open_app().page
     devtools = page.context.new_cdp_session(page)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from tests.serving.tiny import GREEN, RED, encode, jpeg
 from tests.serving.web.examples import GENUS, NOT_A_PLANT, SPECIES, UNCERTAIN, answer, picture, prediction
-from tests.serving.web.tab import ADDRESS, PHOTOGRAPHS, accessibility_faults, file, screenshot, scrolls_sideways
+from tests.serving.web.tab import ADDRESS, PHOTOGRAPHS, file
 
 PLANTS = f"{ADDRESS}/web/plants.html"
 MUNICH = {2: (48.0, 7.0, 30.0), 1: "N", 4: (11.0, 34.0, 0.0), 3: "E"}
@@ -19,6 +19,10 @@ def plant(whole, date="2026-05-03T10:00:00.000Z", **changes):
     return {**kept, "where": None, **changes}
 
 
+def export_of(*plants):
+    return json.dumps({"format": "botanify-plants", "version": 1, "plants": plants})
+
+
 def photograph_at(name, place, color=RED, size=(400, 300)):
     exif = Image.Exif()
     exif[0x8825] = place
@@ -26,7 +30,13 @@ def photograph_at(name, place, color=RED, size=(400, 300)):
 
 
 def shown_names(page):
-    return [each.inner_text() for each in page.query_selector_all(".many__row:not([hidden]) .many__plant")]
+    return page.locator(".many__row:not([hidden]) .many__plant").all_inner_texts()
+
+
+def correct(page):
+    """Lets the page hear of a correction."""
+    told = "{ answer: { request_id: 'request-1' }, correction: { name: 'Bellis perennis' } }"
+    page.evaluate(f"document.dispatchEvent(new CustomEvent('corrected', {{ detail: {told} }}))")
 
 
 # ---- as data
@@ -85,16 +95,12 @@ def test_another_file_is_no_export(page, text):
     [{"answer": {}}, {"date": "yesterday"}, {"id": ""}, {"pictures": ["https://x.test/1.jpg"]}, {"where": 7, "id": 7}],
 )
 def test_an_export_with_a_broken_plant_is_refused_as_a_whole(page, changes):
-    text = json.dumps(
-        {"format": "botanify-plants", "version": 1, "plants": [plant(SPECIES), plant(SPECIES, **changes)]}
-    )
-    assert page("exchange.js", "plantsIn", text) is None
+    assert page("exchange.js", "plantsIn", export_of(plant(SPECIES), plant(SPECIES, **changes))) is None
 
 
 # ---- in a browser
 
 
-@pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.parametrize("view", ["wide", "phone"])
 def test_an_answer_is_kept_found_and_opened_again(open_tab, view):
@@ -102,55 +108,49 @@ def test_an_answer_is_kept_found_and_opened_again(open_tab, view):
     page = tab.page
     tab.answer = SPECIES
     tab.choose(photograph_at("1.jpg", MUNICH))
-    page.get_by_text("Kept in My plants, on this device only").wait_for()
-    assert accessibility_faults(page) == []
+    tab.see("Kept in My plants, on this device only")
+    tab.assert_accessible()
     tab.answer = answer("genus", "Bellis", request_id="request-2", predictions=[prediction(2, 0.4)])
     page.reload()
     tab.choose(photograph_at("2.jpg", SYDNEY, GREEN, (3000, 1500)))
     page.get_by_text("Kept in My plants").click()
-    page.get_by_text("2 plants").wait_for()
+    tab.see("2 plants")
     assert page.locator(".map__dot").count() == 2
     page.get_by_label("1 plant near 33.9° S, 151.2° E").click()
     assert len(shown_names(page)) == 1
     page.get_by_label("1 plant near 33.9° S, 151.2° E").click()
     page.get_by_label("Find by name").fill("common sunflower")
-    page.get_by_text("1 plant", exact=True).wait_for()
+    tab.see("1 plant", exact=True)
     page.get_by_label("Find by name").fill("")
-    page.locator("summary.many__line").first.click()
+    tab.unfold()
     page.wait_for_selector(".verdict")
     sizes = "image => image.decode().then(() => [image.naturalWidth, image.naturalHeight])"
     assert page.eval_on_selector(".plants__pictures img", sizes) == [1024, 512]
-    page.get_by_label("My note").fill("Under the birch")
-    page.get_by_label("My note").press("Tab")
+    tab.fill("My note", "Under the birch", "Tab")
     page.locator(".many__words", has_text="Under the birch").wait_for()
-    assert accessibility_faults(page) == []
-    assert not scrolls_sideways(page)
-    screenshot(page, f"plants_{view}")
+    tab.assert_accessible()
     page.reload()
-    page.get_by_text("Under the birch").wait_for()
-    page.locator("summary.many__line").first.click()
-    page.get_by_role("button", name="Forget this plant").click()
-    page.get_by_text("1 plant", exact=True).wait_for()
+    tab.see("Under the birch")
+    tab.unfold()
+    tab.press("Forget this plant")
+    tab.see("1 plant", exact=True)
     assert shown_names(page) == ["Common sunflower"]
-    assert tab.faults == []
 
 
-@pytest.mark.browser
 @pytest.mark.slow
 def test_an_export_brings_everything_back_after_all_was_forgotten(open_tab, tmp_path):
     tab = open_tab()
     page = tab.page
     tab.answer = {**GENUS, "images": [picture(0, 0.5), picture(1, 0.5)]}
     tab.choose(photograph_at("1.jpg", MUNICH), PHOTOGRAPHS[1])
-    page.get_by_text("Kept in My plants").wait_for()
-    told = "{ answer: { request_id: 'request-1' }, correction: { name: 'Bellis perennis' } }"
-    page.evaluate(f"document.dispatchEvent(new CustomEvent('corrected', {{ detail: {told} }}))")
+    tab.see("Kept in My plants")
+    correct(page)
     page.goto(PLANTS)
-    page.get_by_text("You said: Bellis perennis").wait_for()
+    tab.see("You said: Bellis perennis")
 
     def export(name):
         with page.expect_download() as download:
-            page.get_by_role("button", name="Export all").click()
+            tab.press("Export all")
         download.value.save_as(tmp_path / name)
         return json.loads((tmp_path / name).read_text())
 
@@ -158,30 +158,27 @@ def test_an_export_brings_everything_back_after_all_was_forgotten(open_tab, tmp_
     assert [each["id"] for each in first["plants"]] == ["request-1"]
     assert len(first["plants"][0]["pictures"]) == 2
     assert first["plants"][0]["where"] == pytest.approx({"latitude": 48.125, "longitude": 11.5667}, abs=1e-3)
-    page.get_by_role("button", name="Forget all").click()
-    assert accessibility_faults(page) == []
-    page.get_by_role("button", name="Keep them").click()
+    tab.press("Forget all")
+    tab.assert_accessible()
+    tab.press("Keep them")
     assert len(shown_names(page)) == 1
-    page.get_by_role("button", name="Forget all").click()
+    tab.press("Forget all")
     page.get_by_role("dialog").get_by_role("button", name="Forget all").click()
-    page.get_by_text("No plants yet").wait_for()
+    tab.see("No plants yet")
     page.set_input_files("#import", tmp_path / "first.json")
-    page.get_by_text("1 plant of 1 in the file is new").wait_for()
+    tab.see("1 plant of 1 in the file is new")
     assert export("second.json") == first
-    page.locator("summary.many__line").click()
-    page.get_by_label("My note").fill("Newer than the file")
-    page.get_by_label("My note").press("Tab")
+    tab.unfold()
+    tab.fill("My note", "Newer than the file", "Tab")
     page.set_input_files("#import", tmp_path / "first.json")
-    page.get_by_text("0 plants of 1 in the file are new").wait_for()
-    page.get_by_text("Newer than the file").wait_for()
+    tab.see("0 plants of 1 in the file are new")
+    tab.see("Newer than the file")
     (tmp_path / "other.json").write_text("{}")
     page.set_input_files("#import", tmp_path / "other.json")
-    page.get_by_text("other.json is not an export of My plants.").wait_for()
+    tab.see("other.json is not an export of My plants.")
     assert len(shown_names(page)) == 1
-    assert tab.faults == []
 
 
-@pytest.mark.browser
 def test_more_pictures_of_a_plant_replace_its_answer_and_keep_its_correction(open_tab):
     tab = open_tab()
     page = tab.page
@@ -191,38 +188,35 @@ def test_more_pictures_of_a_plant_replace_its_answer_and_keep_its_correction(ope
         Object.defineProperty(navigator, "storage", { value: { persist } });
     }""")
     tab.show(SPECIES)
-    page.get_by_text("Kept in My plants").wait_for()
-    told = "{ answer: { request_id: 'request-1' }, correction: { name: 'Bellis perennis' } }"
-    page.evaluate(f"document.dispatchEvent(new CustomEvent('corrected', {{ detail: {told} }}))")
+    tab.see("Kept in My plants")
+    correct(page)
     tab.answer = answer(images=[picture(0, 0.5), picture(1, 0.5)], request_id="request-2")
     tab.choose(PHOTOGRAPHS[1])
     page.locator("code", has_text="request-2").wait_for(state="attached")
-    page.get_by_text("Kept in My plants").wait_for()
+    tab.see("Kept in My plants")
     assert page.evaluate("asked") == 1
     page.get_by_text("Kept in My plants").click()
-    page.get_by_text("1 plant", exact=True).wait_for()
-    page.get_by_text("You said: Bellis perennis").wait_for()
+    tab.see("1 plant", exact=True)
+    tab.see("You said: Bellis perennis")
     assert page.locator(".many__row").get_attribute("data-id") == "request-2"
 
 
-@pytest.mark.browser
 @pytest.mark.slow
 def test_nothing_is_kept_of_what_is_no_plant_or_once_it_is_switched_off(open_tab):
     tab = open_tab()
     page = tab.page
     tab.show(NOT_A_PLANT)
     page.goto(PLANTS)
-    page.get_by_text("No plants yet").wait_for()
+    tab.see("No plants yet")
     page.get_by_label("Keep new answers").uncheck()
     page.goto(ADDRESS)
     tab.show(SPECIES)
     assert page.locator(".kept").count() == 0
     page.goto(PLANTS)
-    page.get_by_text("No plants yet").wait_for()
+    tab.see("No plants yet")
     assert not page.get_by_label("Keep new answers").is_checked()
 
 
-@pytest.mark.browser
 @pytest.mark.slow
 def test_a_full_device_is_one_clear_sentence_and_loses_nothing(open_tab):
     tab = open_tab()
@@ -230,26 +224,26 @@ def test_a_full_device_is_one_clear_sentence_and_loses_nothing(open_tab):
     devtools = page.context.new_cdp_session(page)
     devtools.send("Storage.overrideQuotaForOrigin", {"origin": ADDRESS, "quotaSize": 200_000})
     tab.show(SPECIES)
-    page.get_by_text("Kept in My plants").wait_for()
+    tab.see("Kept in My plants")
     tab.answer = answer(images=[picture(0, 0.5), picture(1, 0.5)], request_id="request-2")
     tab.choose(file("2.jpg", encode(Image.effect_noise((1024, 1024), 120), quality=95)))
-    page.get_by_text("There is no room left on this device, so nothing was changed").wait_for()
+    tab.see("There is no room left on this device, so nothing was changed")
     page.goto(PLANTS)
-    page.get_by_text("1 plant", exact=True).wait_for()
+    tab.see("1 plant", exact=True)
     assert page.locator(".many__row").get_attribute("data-id") == "request-1"
 
 
-@pytest.mark.browser
 def test_a_plant_that_cannot_be_shown_hides_no_other_one_and_can_be_forgotten(open_tab, tmp_path):
     strange = {**SPECIES, "predictions": [{}]}
-    kept = [plant(SPECIES), plant(strange, "2026-05-04T10:00:00.000Z", id="request-2")]
-    (tmp_path / "plants.json").write_text(json.dumps({"format": "botanify-plants", "version": 1, "plants": kept}))
-    page = open_tab().page
+    kept = export_of(plant(SPECIES), plant(strange, "2026-05-04T10:00:00.000Z", id="request-2"))
+    (tmp_path / "plants.json").write_text(kept)
+    tab = open_tab()
+    page = tab.page
     page.goto(PLANTS)
     page.set_input_files("#import", tmp_path / "plants.json")
-    page.get_by_text("2 plants of 2 in the file are new").wait_for()
+    tab.see("2 plants of 2 in the file are new")
     page.locator("[data-id='request-2'] summary").click()
-    page.get_by_text("The answer cannot be shown").wait_for()
-    page.get_by_role("button", name="Forget this plant").click()
-    page.get_by_text("1 plant", exact=True).wait_for()
+    tab.see("The answer cannot be shown")
+    tab.press("Forget this plant")
+    tab.see("1 plant", exact=True)
     assert page.locator(".many__row").get_attribute("data-id") == "request-1"
