@@ -39,6 +39,7 @@ from training.dataset.collection import CutShare
 from training.dataset.download import Download, download
 from training.dataset.manifest import MANIFEST_FILE, Manifest
 from training.dataset.others import NEGATIVES_LIST, UNKNOWN_LISTS
+from training.dataset.report.page import HTML_FILE
 from training.engine.stop_signal import EXIT_REQUEUE
 from training.machine import find_gpus
 from training.recipe import read_recipe
@@ -133,6 +134,7 @@ def run(command: Command) -> None:
         else:
             _start(step)
     registry = command.out / "registry"
+    print(f"Look at: {command.out / 'data' / HTML_FILE}, and the mistakes in {command.out / 'report'}")
     print(f"Serve it: python -m serving --bundle {registry / 'current'}")
 
 
@@ -238,7 +240,7 @@ def read_flora(path: Path) -> Flora:
 
 
 def _program(name: object, *arguments: object) -> list[str]:
-    return [f"training/{name}.py", *map(str, arguments)]
+    return [os.path.relpath(_PROJECT / "training" / f"{name}.py"), *map(str, arguments)]
 
 
 def _others(data: Path, unknown: str) -> list[str]:
@@ -255,7 +257,7 @@ def _start(step: Step) -> None:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "gpu", "--max-restarts", "3"]
     # Longer than torchrun's 30 s, for the last step and the checkpoint.
     environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "240"} | os.environ | {HAS_NEXT: "1"}
-    process = subprocess.Popen([*launcher, str(_PROJECT / program), *arguments], env=environment)
+    process = subprocess.Popen([*launcher, program, *arguments], env=environment)
     stopped: list[int] = []
 
     def stop(number: int, _frame: object) -> None:

@@ -44,7 +44,17 @@ def test_a_dry_run_prints_commands_that_can_be_typed_and_starts_nothing(tmp_path
     run(Command(flora=Path("mini"), dry_run=True, **words))
     lines = capsys.readouterr().out.splitlines()
     told = dict(line.split(": ", 1) for line in lines if not line.startswith(" "))
-    assert list(told) == ["forecast", "download", "prepare", "train", "export", "evaluate", "promote", "Serve it"]
+    assert list(told) == [
+        "forecast",
+        "download",
+        "prepare",
+        "train",
+        "export",
+        "evaluate",
+        "promote",
+        "Look at",
+        "Serve it",
+    ]
     assert shlex.split(told["download"])[:4] == ["python", "training/prepare.py", "download", "data_mini"]
     assert "--keep-free-gb 54 " in told["download"]  # the packed pictures, on the same disk
     assert "--without house_plants" in told["prepare"]
@@ -58,6 +68,12 @@ def test_a_dry_run_prints_commands_that_can_be_typed_and_starts_nothing(tmp_path
         f"{start}H100 SXM, 80 GB: 1 h 27 min to 1 h 46 min, 15 GB of its memory",
     ]
     assert not (tmp_path / "out").exists()
+
+
+def test_the_commands_start_the_programs_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "plants").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert all(Path(step.arguments[0]).is_file() for step in steps(command(tmp_path)))
 
 
 def test_a_dry_run_without_a_network_says_so_and_goes_on(tmp_path, capsys, monkeypatch):

@@ -129,7 +129,7 @@ def _sentence(licenses: Counter[str], use: CommercialUse) -> str:
         num[commercial_use(text)] += count
     if use == "allowed":
         return f"may be used commercially: the licenses of all {total:,} pictures allow it"
-    doubt = f"of {num['unknown']:,} of {total:,} pictures it is not known"
+    doubt = f"{num['unknown']:,} of {total:,} pictures have no license that is known"
     if use == "unknown":
         return f"may perhaps not be used commercially: {doubt}"
     more = f", and {doubt}" if num["unknown"] else ""

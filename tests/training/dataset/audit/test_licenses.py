@@ -110,7 +110,7 @@ def test_licenses_and_authors_are_counted_by_source():
     assert wild.licenses == {"CC-BY-NC": 2, "CC0-1.0": 1, "unknown": 1}
     assert (wild.num_authors, wild.commercial_use) == (2, "not_allowed")
     assert wild.sentence == (
-        "may not be used commercially: 2 of 4 pictures forbid it, and of 1 of 4 pictures it is not known"
+        "may not be used commercially: 2 of 4 pictures forbid it, and 1 of 4 pictures have no license that is known"
     )
     assert (house.commercial_use, house.sentence) == (
         "allowed",
