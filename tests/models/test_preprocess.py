@@ -1,9 +1,7 @@
 """Pictures become the network's input: decoded at a reduced scale, cropped, resized, normalized."""
 
-import os
 import random
 import warnings
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,7 +16,7 @@ from models.preprocess import (
     to_network_input,
     upright_size,
 )
-from tests.make import ROOT
+from tests.make import PHOTOS, on_photos
 from tests.models.pictures import (
     BLUE,
     GREEN,
@@ -179,17 +177,11 @@ def test_input_description_out_of_range_is_refused(change):
 
 # ---- photographs
 
-PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data")) / "photos"
-needs_photos = pytest.mark.skipif(
-    not PHOTOS.is_dir(), reason=f"no photographs in {PHOTOS}; name others in BOTANIFY_PHOTOS"
-)
 
-
-@pytest.mark.photos
-@needs_photos
+@on_photos
 def test_every_photograph_decodes():
     spec = InputSpec(height=380, width=380, train_px=320)
-    paths = sorted(path for path in PHOTOS.rglob("*") if path.suffix.lower() in {".jpg", ".heic"})
+    paths = sorted(path for path in (PHOTOS / "photos").rglob("*") if path.suffix.lower() in {".jpg", ".heic"})
     assert paths
     for path in paths:
         data = path.read_bytes()
@@ -200,13 +192,12 @@ def test_every_photograph_decodes():
         assert pixels.std() > 0.1, path
 
 
-@pytest.mark.photos
-@needs_photos
+@on_photos
 @pytest.mark.parametrize("name", ["landscape", "portrait"])
 def test_photograph_of_every_orientation_gives_one_input(name):
     spec = InputSpec(height=128, width=128, train_px=128)
     first, *others = [
-        picture_to_input((PHOTOS / "orientation" / f"{name}_{orientation}.jpg").read_bytes(), spec)
+        picture_to_input((PHOTOS / "photos" / "orientation" / f"{name}_{orientation}.jpg").read_bytes(), spec)
         for orientation in range(1, 9)
     ]
     for pixels, picture in others:

@@ -112,7 +112,7 @@ def test_pictures_of_one_plant_are_combined_by_the_weighted_mean_of_their_logits
 # ---- genera and families
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), spread=st.floats(0.01, 30))
 def test_a_genus_or_family_is_at_least_as_probable_as_each_of_its_taxa(seed, spread):
     generator = np.random.default_rng(seed)
@@ -354,7 +354,7 @@ def test_a_family_without_any_probability_is_not_named():
     assert (verdict.rank, verdict.reason.rpartition("; ")[2]) == ("uncertain", "no family is known.")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     score=st.floats(0, 1),
     threshold=st.floats(0, 1),

@@ -23,6 +23,7 @@ from tests.serving.program import service
 from tests.training.dataset.file_server import FileServer
 from tests.training.published_layouts import write_archives, write_published_layouts
 from tests.training.small import ROOT, losses_by_step, write_pictures
+from tests.waiting import wait_until
 from training import flora as module
 from training.dataset.manifest import Manifest
 from training.dataset.transfer import NoAnswer
@@ -229,8 +230,7 @@ def kill_in(published, folder, step, after_s):
     """Starts the command, and kills it that long after the step has begun."""
     published.server.faults = ["hold"] if step == "download" else []
     with started(published, folder) as process:
-        while f"{step}: python" not in (folder / "log.txt").read_text() and process.poll() is None:
-            time.sleep(0.05)
+        wait_until(lambda: f"{step}: python" in (folder / "log.txt").read_text(), process)
         time.sleep(after_s)
     published.server.hold.set()
     published.server.hold.clear()

@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data._utils.signal_handling import _set_worker_signal_handlers
 
 from models.errors import DataError
-from tests.training.small import ROOT
+from tests.make import ROOT, require_ended
 from training.processes import clean_context, clear_error_if_killed, init_loader_worker
 
 PROGRAM = """
@@ -43,10 +43,7 @@ def test_workers_and_their_server_end_with_a_killed_program():
         process.send_signal(signal.SIGKILL)
     assert worker in family
     assert len(family) == 3  # the worker, the fork server, and the resource tracker
-    _, alive = psutil.wait_procs(family, timeout=100)
-    for left in alive:
-        left.kill()
-    assert not alive
+    require_ended(family)
 
 
 class StartsThread:

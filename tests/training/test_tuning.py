@@ -14,7 +14,9 @@ import psutil
 import pytest
 import torch
 
-from tests.training.small import ROOT, command
+from tests.make import ROOT, require_ended
+from tests.training.small import command
+from tests.waiting import wait_until
 from training import tuning, tuning_trial
 from training.engine.losses import TrainingClasses
 from training.processes import clean_context
@@ -344,13 +346,9 @@ def test_a_trial_ends_with_the_program_that_asked_for_it(tmp_path):
     )
     with subprocess.Popen([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": str(ROOT)}) as program:
         family = psutil.Process(program.pid)
-        while not (trials := family.children()):
-            time.sleep(0.1)
+        trials = wait_until(family.children, program)
         program.kill()
-    _, alive = psutil.wait_procs(trials, timeout=90)
-    for left in alive:
-        left.kill()
-    assert not alive
+    require_ended(trials)
 
 
 @pytest.mark.gpu

@@ -85,7 +85,7 @@ NAMES = st.text("abc_ '\".-", min_size=1, max_size=8).filter(lambda name: name.s
 PATHS = NAMES.map(Path)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     flags=st.builds(
         Export,

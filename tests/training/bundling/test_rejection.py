@@ -110,14 +110,14 @@ def test_taxa_without_a_known_genus_stay_where_they_are(names, moves):
     assert np.allclose(plain, found) != moves
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(1, 4), st.integers(1, 3))
 def test_few_pictures_give_finite_distances(num_taxa, per_taxon):
     table = fit_features(*draw_features(num_taxa, per_taxon, 0.5, seed=0))
     assert np.isfinite(table.distances(draw_others(1))).all()
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.floats(1e-3, 1e3))
 def test_the_length_of_the_features_does_not_matter(length):
     features, labels = draw_features(4, 10, 0.5, seed=0)
@@ -244,7 +244,7 @@ def test_plants_and_other_things_weigh_the_same():
     np.testing.assert_allclose(found, expected, atol=0.06)
 
 
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(st.integers(2, 12), st.floats(0, 4))
 def test_scores_are_probabilities_and_the_log_loss_beats_a_coin(num_negatives, shift):
     fitted = fit(shift, num_negatives)

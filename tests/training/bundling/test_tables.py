@@ -79,7 +79,7 @@ def test_the_temperature_stays_within_its_bounds():
     assert fit_temperature(certain, np.ones(5, np.int64), taxonomy, plants) == pytest.approx(20, rel=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 40), st.integers(1, 300), st.floats(0.3, 4))
 def test_the_likelihood_of_chunks_is_the_plain_one(num_pictures, values_at_once, temperature):
     taxonomy = make_taxonomy(7)

@@ -1,18 +1,17 @@
 """Three data sets in their published layouts, with planted faults, become one training set; every fault is found."""
 
 import json
-import os
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
 from models.preprocess import read_picture
+from tests.make import PHOTOS
 from training.dataset.manifest import Manifest
 from training.dataset.report.page import HTML_FILE, JSON_FILE
 from training.prepare import Sources, prepare
 
-PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", Path(__file__).parents[4] / "shared" / "data"))
 COLLECTION = """
 name = "layouts"
 merge = "{merge}"

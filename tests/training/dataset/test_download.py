@@ -2,17 +2,14 @@
 
 import hashlib
 import json
-import signal
-import subprocess
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
 from torchvision.datasets import inaturalist
 
 from models.errors import DataError, RecipeError
-from tests.make import ran
+from tests.make import kill_when, ran
 from tests.training.dataset.file_server import FileServer
 from training.dataset import download as module
 from training.dataset.collection import read_collection
@@ -207,12 +204,7 @@ def test_a_killed_download_ends_equal(published):
     published.server.faults = ["", "hold", "hold", "hold"]  # the record is first
     command = [sys.executable, "training/prepare.py", "download", published.toml, "--root", published.root, "--yes"]
     part = published.root / "raw/inat/big.zip.part"
-    with subprocess.Popen(command) as process:
-        for _ in range(1200):
-            if part.exists() and part.stat().st_size > len(big) // 2:
-                break
-            threading.Event().wait(0.05)
-        process.send_signal(signal.SIGKILL)
+    kill_when(lambda: part.exists() and part.stat().st_size > len(big) // 2, *command)
     published.server.hold.set()
     published.server.faults.clear()
     ended = ran(*command, check=True).stdout

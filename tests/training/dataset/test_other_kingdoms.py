@@ -65,7 +65,7 @@ def test_a_data_set_of_plants_alone_is_refused(tmp_path):
     assert not (tmp_path / "animals.csv").exists()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(names=st.lists(st.sampled_from("abcd"), max_size=40), most=st.integers(1, 30), seed=st.integers(0, 2**32 - 1))
 def test_names_are_chosen_alike_and_the_seed_decides(names, most, seed):
     pictures = [Negative(str(at), "Animalia", name) for at, name in enumerate(names)]

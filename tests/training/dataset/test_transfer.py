@@ -1,10 +1,7 @@
 """Transfers survive what servers, connections and power do to them; nobody waits."""
 
 import hashlib
-import signal
-import subprocess
 import sys
-import threading
 import time
 from email.utils import formatdate
 from unittest.mock import Mock
@@ -12,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from models.errors import DataError
+from tests.make import kill_when, ran
 from tests.training.dataset.file_server import FileServer
 from training.dataset import transfer
 from training.dataset.transfer import Fetcher, RemoteFile
@@ -175,15 +173,9 @@ def test_a_killed_process_leaves_what_another_continues(server, tmp_path):
             "from pathlib import Path; from training.dataset import transfer; transfer._SYNC_BYTES = 100_000\n"
             f"transfer.Fetcher().fetch(transfer.RemoteFile({url + '/a.tar.gz'!r}, Path({str(target)!r})))"
         )
-        process = subprocess.Popen([sys.executable, "-c", code])
         part = tmp_path / "a.tar.gz.part"
-        for _ in range(1200):
-            if part.exists() and part.stat().st_size > 250_000:
-                break
-            threading.Event().wait(0.05)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        subprocess.run([sys.executable, "-c", code], check=True)
+        kill_when(lambda: part.exists() and part.stat().st_size > 250_000, sys.executable, "-c", code)
+        ran(sys.executable, "-c", code, check=True)
     assert target.read_bytes() == CONTENT
     assert [span for _, _, span, _ in server.asked][1] > "bytes=1"
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz"]

@@ -1,6 +1,3 @@
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import simplejpeg
@@ -8,10 +5,10 @@ from PIL import Image
 
 from models.errors import TooManyPixels, UnreadableImage, UnsupportedFormat
 from models.preprocess import read_picture
+from tests.make import PHOTOS, on_photos
 from tests.models.pictures import as_camera_file, as_stored, claiming_size, encode, exif, foliage, scene
 from training.loading.decode import Crop, CropReader
 
-PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", Path(__file__).parents[4] / "shared" / "data"))
 # Most mean error of one picture against the full decode with Pillow, in 8-bit levels, by scale of the decode. Measured
 # at 380 px (1/8: 126 px) on real photographs: 0.5 on average and 1.1 at worst at scale 1, 1.1 and 2.3 at 1/2, 1.5 and
 # 2.4 at 1/4, 1.0 and 1.5 at 1/8. At reduced scales Pillow's own decode differs from its full one by the same.
@@ -87,8 +84,7 @@ def test_crops_are_close_to_those_of_a_full_decode(scale, subsampling):
     assert error(data, Crop(16, 32, 1040, 880), side_px=800 // scale) < MOST_ERROR[scale]
 
 
-@pytest.mark.photos
-@pytest.mark.skipif(not PHOTOS.is_dir(), reason=f"no photographs at {PHOTOS}; set BOTANIFY_PHOTOS")
+@on_photos
 @pytest.mark.parametrize(("scale", "side_px"), [(1, 340), (2, 340), (4, 340), (8, 120)])
 def test_crops_of_camera_files_are_close_to_those_of_a_full_decode(scale, side_px, decoded_sizes):
     paths = sorted((PHOTOS / "photos").glob("*.jpg"))

@@ -2,12 +2,9 @@
 
 import io
 import os
-import signal
 import sqlite3
-import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +13,12 @@ import pytest
 from PIL import ExifTags, Image
 
 from models.errors import DataError
-from tests.make import ROOT
+from tests.make import PHOTOS, kill_when, on_photos
+from tests.waiting import wait_until
 from training.dataset.audit.examine import examine
 from training.dataset.sources.record import ImageInfo, LeftOut
 from training.drawn import draw_plant
 
-PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
 LAYOUTS = PHOTOS / "layouts"
 # EXIF orientation -> how to transpose a picture so that it is upright with this orientation.
 TURNED_AWAY = {
@@ -76,11 +73,6 @@ def spoil(file):
 
 def bits_apart(first, second):
     return (first.perceptual_hash ^ second.perceptual_hash).bit_count()
-
-
-def on_photos(test):
-    absent = pytest.mark.skipif(not LAYOUTS.is_dir(), reason=f"no photographs at {PHOTOS}; set BOTANIFY_PHOTOS")
-    return pytest.mark.photos(absent(test))
 
 
 def test_each_fault_is_found_with_its_reason_and_in_the_order_given(examine_files, tmp_path):
@@ -217,14 +209,7 @@ def test_after_a_kill_only_unfinished_pictures_are_decoded_again(tmp_path):
     data = jpeg(photograph(size=(3000, 2250)))  # takes about 30 ms to decode
     files = [write(tmp_path / "p" / f"{number:03}.jpg", data) for number in range(120)]
     cache = tmp_path / "audit.sqlite"
-    program = subprocess.Popen(
-        [sys.executable, "-c", RESUME, str(tmp_path / "p"), str(cache)], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
-    try:
-        wait_until(lambda: program.poll() is not None or rows(cache))
-    finally:
-        program.send_signal(signal.SIGKILL)
-        program.wait()
+    kill_when(lambda: rows(cache), sys.executable, "-c", RESUME, tmp_path / "p", cache)
     done = rows(cache)
     assert 0 < len(done) < len(files)
     for path in done:
@@ -245,12 +230,6 @@ def rows(cache):
         return []
     finally:
         database.close()
-
-
-def wait_until(condition, limit_s=60):
-    started = time.monotonic()
-    while not condition() and time.monotonic() - started < limit_s:
-        time.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -280,8 +259,7 @@ def kill_reader(pipe, cache):
     def readers():
         return [child for child in own.children(recursive=True) if child.status() != "zombie" and hangs(child)]
 
-    wait_until(readers, limit_s=30)
-    for child in readers():
+    for child in wait_until(readers):
         child.kill()
 
 

@@ -2,10 +2,7 @@
 
 import csv
 import re
-import signal
-import subprocess
 import sys
-import threading
 import zipfile
 from xml.sax.saxutils import quoteattr
 
@@ -13,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.errors import DataError
+from tests.make import kill_when, ran
 from tests.serving.tiny import encode
 from tests.training.dataset.file_server import FileServer
 from training.dataset.sources import gbif, photographs
@@ -213,16 +211,10 @@ def test_a_killed_run_ends_as_an_undisturbed_one(server, tmp_path):
     )
     with server.running() as url:
         download = simple(tmp_path, url)
-        command = [sys.executable, "-c", code, str(download), str(tmp_path / "killed")]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        for _ in range(6000):
-            if len(server.asked) > 5:
-                break
-            threading.Event().wait(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        command = [sys.executable, "-c", code, download, tmp_path / "killed"]
+        kill_when(lambda: len(server.asked) > 5, *command)
         assert len(list((tmp_path / "killed" / "photographs").glob("*.jpg"))) < 20
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        ran(*command, check=True)
         import_download(download, tmp_path / "whole")
     ends = [
         {path.name: path.read_bytes() for path in sorted((tmp_path / name).rglob("*")) if path.is_file()}

@@ -1,17 +1,15 @@
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tarfile
-import time
 
 import pytest
 
 from models.errors import DataError, InputError
 from models.preprocess import upright_size
+from tests.make import kill_when, ran
 from tests.training.loading.shards.prepared import hashes, picture_bytes, write_mixed, write_prepared
-from tests.training.small import ROOT, require_one_line
+from tests.training.small import require_one_line
 from training.dataset.manifest import Manifest
 from training.loading.shards import Pack, pack
 from training.loading.storage import PictureStore
@@ -28,16 +26,6 @@ if most_bytes:
 with clear_errors():
     pack(Pack(data=data, out=out, short_side_px=64, shard_mb=0.02, workers=1))
 """
-
-
-def start(data, out, most_bytes=0):
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(data), str(out), str(most_bytes)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -165,11 +153,7 @@ def test_a_killed_run_is_continued_to_the_same_bytes(tmp_path):
     data = write_prepared(tmp_path / "data", pictures)
     pack(Pack(data=data, out=tmp_path / "whole", **OPTIONS))
     out = tmp_path / "killed"
-    with start(data, out) as process:
-        while len(list(out.glob("train-*.parquet"))) < 3:
-            assert process.poll() is None
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
+    kill_when(lambda: len(list(out.glob("train-*.parquet"))) >= 3, sys.executable, "-c", PROGRAM, data, out, 0)
     done = {path.name: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
     (out / ".train-00005.tar.123.part").write_bytes(b"what a killed run leaves")
     assert 3 <= len(done) < len(list((tmp_path / "whole").glob("*-*.parquet")))
@@ -184,11 +168,10 @@ def test_a_killed_run_is_continued_to_the_same_bytes(tmp_path):
 def test_a_full_disk_is_one_line_and_leaves_no_partial_shard(tmp_path):
     pictures = [("a.jpg", "train", picture_bytes(0, (40, 40))), ("b.png", "test", picture_bytes(0, (200, 200), "PNG"))]
     data = write_prepared(tmp_path / "data", pictures)
-    with start(data, tmp_path / "out", most_bytes=30_000) as process:
-        _, stderr = process.communicate(timeout=300)
-    assert process.returncode == 1
-    require_one_line(stderr, "file_system")
-    assert "test-00000.tar" in stderr
+    ended = ran(sys.executable, "-c", PROGRAM, data, tmp_path / "out", 30_000)
+    assert ended.returncode == 1
+    require_one_line(ended.stderr, "file_system")
+    assert "test-00000.tar" in ended.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["train-00000.parquet", "train-00000.tar"]
 
 
