@@ -6,18 +6,15 @@ from models.bundle import seal_bundle
 from models.bundle_record import Architecture, BundleRecord, DataSource, NetworkFile
 from models.preprocess import InputSpec, picture_to_input
 from tests.serving.tiny import write_network
-from tests.training.small import write_pictures
+from tests.training import small
 from training.dataset.manifest import Manifest
-from training.prepare import Folder, prepare
 
 SPEC = InputSpec(height=32, width=32, train_px=32)
 
 
 def prepare_flowers(folder, per_class=20, test_share=0.5, seed=0):
     """Prepared data of drawn flowers; the pictures are below the folder."""
-    pictures = write_pictures(folder / "flowers", per_class)
-    prepare(Folder(pictures=pictures, out=folder / "data", test_share=test_share, seed=seed, workers=1))
-    return folder / "data"
+    return small.prepare_flowers(folder, per_class, test_share=test_share, seed=seed)
 
 
 def good_weights(manifest):

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from models.bundle import load_bundle
-from tests.training.small import run_training, write_pictures
+from tests.training.small import prepare_folder, run_training, write_pictures
 from training.dataset.manifest import Manifest
 from training.export import Export, export
-from training.prepare import Folder, prepare
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -67,7 +66,7 @@ def pictures(tmp_path_factory):
 def data(pictures, tmp_path_factory):
     """Prepared data: 36 pictures, of which 3 are for validation and 3 for the test."""
     folder = tmp_path_factory.mktemp("prepared") / "data"
-    prepare(Folder(pictures=pictures, out=folder, workers=1))
+    prepare_folder(pictures, folder)
     return folder
 
 

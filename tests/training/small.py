@@ -1,18 +1,27 @@
 """Drawn flowers and short training runs that tests share."""
 
+import copy
 import json
 import os
 import sys
+from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
+import pytest
+import torch
 from PIL import Image, ImageDraw
 
+from models.network import PlantNetwork
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.make import ROOT, ran
 from training.dataset.manifest import Manifest, SourceNote, write_manifest
 from training.engine.device import choose_device
 from training.engine.loop import Trainer
+from training.loading.data import training_loader
+from training.prepare import Folder, prepare
 from training.train import parse, train
 
 RECIPE = Path(__file__).with_name("tiny.toml")
@@ -48,6 +57,17 @@ def write_pictures(root, per_class=12, flowers=FLOWERS):
     return root
 
 
+def prepare_folder(pictures, out, **options):
+    """Prepares a folder of pictures; returns the report."""
+    return prepare(Folder(pictures=pictures, out=out, workers=1, **options))
+
+
+def prepare_flowers(folder, per_class, **options):
+    """Prepared data of drawn flowers; the pictures are in `folder/flowers`."""
+    prepare_folder(write_pictures(folder / "flowers", per_class), folder / "data", **options)
+    return folder / "data"
+
+
 def write_things(root, count=12, first=0):
     """Writes pictures without a plant, noise in stripes, and returns their folder."""
     root.mkdir(parents=True, exist_ok=True)
@@ -70,10 +90,36 @@ def run_training(data, run, *flags):
     return run
 
 
-def make_trainer(data, run, network, *flags):
-    """A trainer for a given network."""
+def make_trainer(data, run, *flags, network=None):
+    """A trainer, by default for a new network with the outputs of the data."""
     recipe = command(data, run, *flags).recipe
-    return Trainer(recipe, Manifest(recipe.data.data), network, choose_device(recipe.hardware))
+    manifest = Manifest(recipe.data.data)
+    network = network or PlantNetwork("test_efficientnet", len(manifest.taxonomy.outputs))
+    return Trainer(recipe, manifest, network, choose_device(recipe.hardware))
+
+
+def batches_of(data, *flags, epoch=0, first_picture=0, side_px=32, **ranks):
+    """The batches that are left of an epoch."""
+    recipe = command(data, data / "unused", *flags).recipe
+    loader, batches = training_loader(Manifest(data), recipe, pin=False, **ranks)
+    batches.epoch, batches.first_picture, batches.side_px = epoch, first_picture, side_px
+    return list(loader)
+
+
+def finish(trainer, **limits):
+    """Runs a trainer until it ends, or raises."""
+    with closing(trainer):
+        return trainer.run(**limits)
+
+
+def weights_of(network):
+    """A copy of all weights and statistics."""
+    return copy.deepcopy(network.state_dict())
+
+
+def are_equal(weights, network):
+    """Whether a network has these weights and statistics, bit for bit."""
+    return all(torch.equal(value, weights[name]) for name, value in network.state_dict().items())
 
 
 def events(run, kind):
@@ -85,6 +131,38 @@ def events(run, kind):
 def losses_by_step(run):
     """Losses by step; of a step that was repeated after a resume, the last ones."""
     return {event["step"]: event["losses"] for event in events(run, "losses")}
+
+
+def require_same_steps(run, whole, **tolerance):
+    """Asserts that every step of a run has the losses of another."""
+    found, expected = losses_by_step(run), losses_by_step(whole)
+    assert sorted(found) == sorted(expected)
+    for step, losses in expected.items():
+        assert found[step] == pytest.approx(losses, **tolerance or {"abs": 1e-5}), step
+
+
+@contextmanager
+def crash_at_step(number):
+    """In the block that step of the optimizer crashes, counted from 1."""
+    step, steps = torch.optim.AdamW.step, count(1)
+
+    def crash(optimizer):
+        if next(steps) == number:
+            raise KeyboardInterrupt
+        return step(optimizer)
+
+    with patch.object(torch.optim.AdamW, "step", crash), pytest.raises(KeyboardInterrupt):
+        yield
+
+
+def run_main(main, capsys, *arguments):
+    """Runs a program in this process as the command line does; returns its exit code and standard error."""
+    with patch("sys.argv", [main.__module__, *map(str, arguments)]):
+        try:  # pytest.raises would keep loader processes alive until the next garbage collection
+            main()
+        except SystemExit as ended:
+            return ended.code, capsys.readouterr().err
+    raise AssertionError("the program did not raise SystemExit")
 
 
 def start_program(name, *arguments, cwd=None):

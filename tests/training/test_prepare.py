@@ -1,21 +1,27 @@
 import csv
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
-import msgspec
 import pytest
 from PIL import ExifTags, Image, ImageDraw
 
 from tests.make import ran
-from tests.training.small import FLOWERS, ROOT, draw, require_one_line, start_program, write_pictures
+from tests.training.small import (
+    FLOWERS,
+    draw,
+    prepare_flowers,
+    prepare_folder,
+    require_one_line,
+    run_main,
+    start_program,
+    write_pictures,
+)
 from training.dataset.manifest import Manifest
 from training.dataset.report.page import JSON_FILE
-from training.prepare import Folder, Table, main, prepare
+from training.prepare import Table, main, prepare
 
 
 def write_table(path, rows, columns=("path", "scientific_name")):
@@ -23,6 +29,12 @@ def write_table(path, rows, columns=("path", "scientific_name")):
     with path.open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows([columns, *rows])
     return path
+
+
+def prepare_table(folder, rows, more_columns=(), **options):
+    """Prepares pictures of a folder by a list; returns the report."""
+    table = write_table(folder / "list.csv", rows, ("path", "scientific_name", *more_columns))
+    return prepare(Table(table=table, out=folder / "data", workers=1, **options))
 
 
 def split_of_each(data):
@@ -48,10 +60,9 @@ def test_a_class_folder_may_give_both_names_or_either_alone(data):
 def test_a_table_gives_names_family_license_and_author(tmp_path):
     draw("crimson", "ellipse", 1).save(tmp_path / "a.png")
     draw("crimson", "ellipse", 2).save(tmp_path / "b.png")
-    columns = ("path", "scientific_name", "common_name", "genus", "family", "licence", "author")
+    columns = ("common_name", "genus", "family", "licence", "author")
     rows = [("a.png", "Rosa rubra", "Red rose", "Rosa", "Rosaceae", "CC0", "Ada"), ("b.png", "Rosa rubra")]
-    table = write_table(tmp_path / "list.csv", rows, columns)
-    prepare(Table(table=table, out=tmp_path / "data", source="mine", license="CC BY 4.0", workers=1))
+    prepare_table(tmp_path, rows, columns, source="mine", license="CC BY 4.0")
     manifest = Manifest(tmp_path / "data")
     (taxon,) = manifest.taxonomy.taxa
     assert (taxon.genus, taxon.family, taxon.common_names) == ("Rosa", "Rosaceae", ("Red rose",))
@@ -78,7 +89,7 @@ def test_what_cannot_be_used_is_listed_with_its_reason(tmp_path):
     (folder / "notes").write_text("blooms in May")
     (folder / "zz_copy.jpg").write_bytes(whole)
     (folder / "list.txt").write_text("clearly no picture")
-    report = prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
+    report = prepare_folder(root, tmp_path / "data")
     found = rejected(tmp_path / "data")
     codes = {name: entry["code"] for name, entry in found.items()}
     assert codes == {
@@ -98,8 +109,7 @@ def test_of_two_copies_the_published_test_picture_stays(tmp_path):
     shutil.copy(tmp_path / "a.png", tmp_path / "b.png")
     draw("gold", "ellipse", 2).save(tmp_path / "c.png")
     rows = [("a.png", "Rosa rubra", "train"), ("b.png", "Rosa rubra", "test"), ("c.png", "Rosa rubra", "train")]
-    table = write_table(tmp_path / "list.csv", rows, ("path", "scientific_name", "split"))
-    prepare(Table(table=table, out=tmp_path / "data", workers=1))
+    prepare_table(tmp_path, rows, ["split"])
     assert split_of_each(tmp_path / "data") == {"b.png": "test", "c.png": "train"}
 
 
@@ -114,8 +124,7 @@ def test_a_copy_of_a_test_picture_takes_its_whole_observation_out_of_training(tm
         ("v.png", "Rosa rubra", "train", "three"),
         ("w.png", "Rosa rubra", "train", "four"),
     ]
-    table = write_table(tmp_path / "list.csv", rows, ("path", "scientific_name", "split", "group"))
-    prepare(Table(table=table, out=tmp_path / "data", source="mine", workers=1, validation_share=0, near_copy_bits=0))
+    prepare_table(tmp_path, rows, ["split", "group"], source="mine", validation_share=0, near_copy_bits=0)
     assert split_of_each(tmp_path / "data") == {"t.png": "test", "v.png": "train", "w.png": "train"}
     found = {name.removeprefix("mine:"): entry["code"] for name, entry in rejected(tmp_path / "data").items()}
     assert found == {"copy.png": "copy", "u.png": "near_copy"}
@@ -142,8 +151,7 @@ def test_leaves_on_paper_of_another_species_stay_and_are_told_as_one_picture_wit
     for name, (picture, _, _) in pictures.items():
         picture.save(tmp_path / name, **({"lossless": True} if name.endswith("webp") else {}))
     rows = [(path, *others) for path, (_, *others) in pictures.items()]
-    table = write_table(tmp_path / "list.csv", rows, ("path", "scientific_name", "split"))
-    report = prepare(Table(table=table, out=tmp_path / "data", source="mine", workers=1, validation_share=0))
+    report = prepare_table(tmp_path, rows, ["split"], source="mine", validation_share=0)
     assert {name: entry["code"] for name, entry in rejected(tmp_path / "data").items()} == {"mine:own.png": "near_copy"}
     assert len(report.two_names) == 1
     names = [f"mine:{path} ({pictures[path][1]})" for path in sorted({*pictures} - {"other.png"})]
@@ -151,9 +159,8 @@ def test_leaves_on_paper_of_another_species_stay_and_are_told_as_one_picture_wit
 
 
 def test_each_class_gives_its_share_to_test_and_validation(tmp_path):
-    root = write_pictures(tmp_path / "flowers", per_class=20)
-    prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
-    splits = Counter((path.partition("/")[0], split) for path, split in split_of_each(tmp_path / "data").items())
+    data = prepare_flowers(tmp_path, per_class=20)
+    splits = Counter((path.partition("/")[0], split) for path, split in split_of_each(data).items())
     for name in FLOWERS:
         assert (splits[name, "train"], splits[name, "validation"], splits[name, "test"]) == (16, 2, 2)
 
@@ -161,9 +168,8 @@ def test_each_class_gives_its_share_to_test_and_validation(tmp_path):
 def test_published_splits_stay(pictures, tmp_path):
     published = {path: ("train", "val", "test")[at % 3] for at, path in enumerate(sorted(pictures.rglob("*.jpg")))}
     rows = [(path, path.parent.name, split) for path, split in published.items()]
-    table = write_table(tmp_path / "list.csv", rows, ("path", "scientific_name", "split"))
     # The drawings are so simple that some have near hashes; here none may be left out as a near copy.
-    prepare(Table(table=table, out=tmp_path / "data", workers=1, near_copy_bits=0))
+    prepare_table(tmp_path, rows, ["split"], near_copy_bits=0)
     manifest = Manifest(tmp_path / "data")
     splits = manifest.table["split"].to_pylist()
     found = {manifest.path(row).resolve(): split for row, split in enumerate(splits)}
@@ -173,9 +179,7 @@ def test_published_splits_stay(pictures, tmp_path):
 def test_pictures_of_one_plant_share_a_split(pictures, tmp_path):
     paths = sorted(pictures.rglob("*.jpg"))
     rows = [(path, path.parent.name, f"plant {at // 3}") for at, path in enumerate(paths)]
-    table = write_table(tmp_path / "list.csv", rows, ("path", "scientific_name", "group"))
-    shares = {"test_share": 0.3, "validation_share": 0.3}
-    prepare(Table(table=table, out=tmp_path / "data", **shares, workers=1, near_copy_bits=0))
+    prepare_table(tmp_path, rows, ["group"], test_share=0.3, validation_share=0.3, near_copy_bits=0)
     manifest = Manifest(tmp_path / "data")
     pairs = set(zip(manifest.table["group"].to_pylist(), manifest.table["split"].to_pylist(), strict=True))
     assert len(pairs) == len(paths) / 3
@@ -203,7 +207,7 @@ def test_photographs_of_a_moment_are_one_plant_and_folders_have_dates_places_and
         path = tmp_path / "archive" / "plants" / "train" / "Quercus robur" / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         draw("gold", "ellipse", 10 * number).save(path, exif=exif)
-    report = prepare(Folder(pictures=tmp_path / "archive", out=tmp_path / "data", workers=1, near_copy_bits=0))
+    report = prepare_folder(tmp_path / "archive", tmp_path / "data", near_copy_bits=0)
     manifest = Manifest(tmp_path / "data")
     assert len(set(manifest.table["group"].to_pylist())) == 2
     assert (report.sources[0].num_dated, report.sources[0].num_placed) == (3, 3)
@@ -214,7 +218,7 @@ def test_photographs_of_a_moment_are_one_plant_and_folders_have_dates_places_and
 
 
 HEADER, ROW = "path,scientific_name\n", "a.png,Rosa rubra\n"
-# Files of a source that cannot be prepared, the arguments that name it, and part of the expected message.
+# Files of a source that cannot be prepared, the arguments that name it, part of the expected message, and its code.
 BROKEN = {
     "no folder": ({}, "folder nowhere", "no such folder"),
     "no list": ({}, "table nowhere.csv", "(got No such file"),
@@ -227,36 +231,22 @@ BROKEN = {
         "expected text in UTF-8",
     ),
     "no Latin name": ({"list.csv": f"{HEADER}a.png,Подсолнух\n"}, "table list.csv", "Latin letters"),
+    "colon in its name": ({}, "table list.csv --source a:b", "without a colon", "bad_recipe"),
 }
 
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_source_that_cannot_be_prepared_is_one_line_and_leaves_nothing(kind, tmp_path, monkeypatch, capsys):
-    files, arguments, expected = BROKEN[kind]
+    files, arguments, expected, *error_code = BROKEN[kind]
     draw("gold", "ellipse", 1).save(tmp_path / "a.png")
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["prepare.py", *arguments.split(), "--out", "data", "--workers", "1"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    stderr = capsys.readouterr().err
-    require_one_line(stderr, "bad_data")
+    exit_code, stderr = run_main(main, capsys, *arguments.split(), "--out", "data", "--workers", 1)
+    assert exit_code == 1
+    require_one_line(stderr, *error_code or ["bad_data"])
     assert expected in stderr
-    assert not (tmp_path / "data").exists()
-
-
-def test_a_source_whose_name_has_a_colon_is_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["prepare.py", "table", "list.csv", "--out", "data", "--source", "a:b"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    stderr = capsys.readouterr().err
-    require_one_line(stderr, "bad_recipe")
-    assert "without a colon" in stderr
     assert not (tmp_path / "data").exists()
 
 
@@ -302,8 +292,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_manifest(limit_kb, is_cached
 def test_the_program_runs_as_a_file_from_anywhere_and_as_a_module(pictures, tmp_path):
     ended = start_program("prepare.py", "folder", pictures, "--out", "as_file", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    module = [sys.executable, "-m", "training.prepare", "folder", str(pictures), "--out", str(tmp_path / "as_module")]
-    subprocess.run(module, cwd=ROOT, env=dict(os.environ), check=True, capture_output=True)
+    ran(sys.executable, "-m", "training.prepare", "folder", pictures, "--out", tmp_path / "as_module", check=True)
     assert split_of_each(tmp_path / "as_file") == split_of_each(tmp_path / "as_module")
 
 
@@ -315,14 +304,13 @@ def test_official_splits_common_names_and_small_classes_are_told_on_the_terminal
         moved = root / "test" / picture.relative_to(root / "train")
         moved.parent.mkdir(parents=True, exist_ok=True)
         picture.rename(moved)
-    command = Folder(pictures=root, out=tmp_path / "data", workers=1, near_copy_bits=0)
-    prepare(command)
+    prepare_folder(root, tmp_path / "data", near_copy_bits=0)
     printed = capsys.readouterr().out
     assert "21 pictures of 3 classes: 12 train, 9 test" in printed
     assert "cannot be read as plants, and so have no genus: 1 (Buttercup). " in printed
     assert "training pictures: 3 (" in printed
     assert "--validation-share 0.13 " in printed
-    prepare(msgspec.structs.replace(command, validation_share=0.13))
+    prepare_folder(root, tmp_path / "data", near_copy_bits=0, validation_share=0.13)
     printed = capsys.readouterr().out
     assert "21 pictures of 3 classes: 9 train, 3 validation, 9 test" in printed
     assert "too small for a validation picture" not in printed
@@ -336,7 +324,7 @@ def test_a_folder_with_train_and_val_alone_gets_its_test_pictures_from_train(tmp
         (root.parent / "val" / name).mkdir()
         for picture in ("10.jpg", "11.jpg", "12.jpg", "13.jpg"):
             (root / name / picture).rename(root.parent / "val" / name / picture)
-    prepare(Folder(pictures=root.parent, out=tmp_path / "data", workers=1, near_copy_bits=0))
+    prepare_folder(root.parent, tmp_path / "data", near_copy_bits=0)
     found = Counter((path.partition("/")[0], split) for path, split in split_of_each(tmp_path / "data").items())
     assert found == {("train", "train"): 27, ("train", "test"): 3, ("val", "validation"): 12}
 
@@ -345,7 +333,7 @@ def test_the_next_command_is_printed_on_one_line_whatever_the_path_holds(tmp_pat
     root = write_pictures(tmp_path / "old [bold] pictures", per_class=4)
     (root / "Buttercup" / "page.jpg").write_bytes(b"<html>")
     out = tmp_path / ("a long name " * 12)
-    prepare(Folder(pictures=root, out=out, workers=1))
+    prepare_folder(root, out)
     printed = capsys.readouterr().out
     assert f"training/train.py RECIPE --data {out}\n" in printed
     assert "Buttercup/page.jpg" in printed

@@ -12,45 +12,30 @@ import pytest
 import torch
 
 from models.errors import CheckpointError, DataError, RecipeError
-from tests.make import ran
+from tests.make import ran, require_ended
 from tests.training.small import (
     RECIPE,
     ROOT,
     command,
+    crash_at_step,
     draw,
     events,
     losses_by_step,
     make_taxonomy,
+    prepare_flowers,
+    prepare_folder,
     require_one_line,
+    require_same_steps,
+    run_main,
     run_training,
     write_data,
-    write_pictures,
 )
 from tests.waiting import wait_until
 from training.engine.checkpoint import read_checkpoint
 from training.engine.loop import Trainer
-from training.prepare import Folder, prepare
 from training.train import main, parse, train
 
 LONG = ("--batch-size", 2, "--checkpoint-every-steps", 2, "--log-every-steps", 1)  # an epoch of 15 steps
-
-
-def run_main(monkeypatch, capsys, *arguments):
-    """Runs the program in this process as the command line does; returns its exit code and standard error."""
-    monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
-    try:  # pytest.raises would keep the loader processes alive until the next garbage collection
-        main()
-    except SystemExit as ended:
-        return ended.code, capsys.readouterr().err
-    raise AssertionError("the program did not raise SystemExit")
-
-
-def require_same_steps(run, whole):
-    """Asserts that every step of a run has the losses of the uninterrupted run."""
-    found, expected = losses_by_step(run), losses_by_step(whole)
-    assert sorted(found) == sorted(expected)
-    for step, losses in expected.items():
-        assert found[step] == pytest.approx(losses, abs=1e-5), step
 
 
 def require_same_weights(run, whole):
@@ -88,22 +73,9 @@ def test_a_run_says_whether_it_was_validated(limit, said, file, data, tmp_path, 
 
 
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
-def test_a_crash_between_two_checkpoints_costs_only_the_steps_since_the_first(
-    workers, data, uninterrupted, tmp_path, monkeypatch
-):
-    steps = []
-
-    def crash(self, *_, **__):
-        steps.append(1)
-        if len(steps) == 6:
-            raise KeyboardInterrupt
-        return original(self)
-
-    original = torch.optim.AdamW.step
-    with monkeypatch.context() as patched:
-        patched.setattr(torch.optim.AdamW, "step", crash)
-        with pytest.raises(KeyboardInterrupt):
-            run_training(data, tmp_path / "run", *LONG, "--workers", workers)
+def test_a_crash_between_two_checkpoints_costs_only_the_steps_since_the_first(workers, data, uninterrupted, tmp_path):
+    with crash_at_step(6):
+        run_training(data, tmp_path / "run", *LONG, "--workers", workers)
     run_training(data, tmp_path / "run", *LONG, "--workers", workers, "--resume")
     assert [event["step"] for event in events(tmp_path / "run", "resume")] == [4]
     require_same_steps(tmp_path / "run", uninterrupted)
@@ -129,9 +101,8 @@ def wait_for_step(process, run, step):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_killed_program_resumes_with_the_same_losses(tmp_path):
-    root = write_pictures(tmp_path / "flowers", per_class=40)
-    prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
-    flags = (*LONG, "--data", tmp_path / "data", "--workers", 1)  # an epoch of 48 steps
+    data = prepare_flowers(tmp_path, per_class=40)
+    flags = (*LONG, "--data", data, "--workers", 1)  # an epoch of 48 steps
     arguments = [sys.executable, str(ROOT / "training" / "train.py"), str(RECIPE), *map(str, flags)]
     arguments += ["--run", str(tmp_path / "run")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -142,11 +113,7 @@ def test_a_killed_program_resumes_with_the_same_losses(tmp_path):
         helpers = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    _, alive = psutil.wait_procs(helpers, timeout=300)
-    for left in alive:
-        left.kill()
-    assert helpers
-    assert not alive
+    require_ended(helpers)
     position = read_checkpoint(tmp_path / "run" / "last.pt").position
     assert position["pictures"] > 0
     assert position["step"] % 2 == 0
@@ -154,7 +121,7 @@ def test_a_killed_program_resumes_with_the_same_losses(tmp_path):
     assert ended.returncode == 0, ended.stderr
     assert [event["step"] for event in events(tmp_path / "run", "resume")] == [position["step"]]
     assert "training/evaluate.py --checkpoint" in ended.stdout
-    require_same_steps(tmp_path / "run", run_training(tmp_path / "data", tmp_path / "whole", *LONG))
+    require_same_steps(tmp_path / "run", run_training(data, tmp_path / "whole", *LONG))
 
 
 @pytest.mark.slow
@@ -290,7 +257,7 @@ def test_a_resume_with_another_normalization_is_refused(finished_run, data, tmp_
 
 
 def test_a_resume_on_other_data_is_refused(finished_run, pictures, tmp_path):
-    prepare(Folder(pictures=pictures, out=tmp_path / "other", seed=9, workers=1))
+    prepare_folder(pictures, tmp_path / "other", seed=9)
     before = (finished_run / "last.pt").read_bytes()
     with pytest.raises(CheckpointError, match="other data"):
         run_training(tmp_path / "other", finished_run, "--resume")
@@ -413,7 +380,7 @@ def test_a_misspelt_architecture_is_refused_with_the_nearest_name(given, nearest
 def test_cuda_without_a_gpu_is_a_one_line_error_and_leaves_no_files(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     arguments = (RECIPE, "--data", data, "--run", tmp_path / "run", "--device", "cuda")
-    code, output = run_main(monkeypatch, capsys, *arguments)
+    code, output = run_main(main, capsys, *arguments)
     assert code == 1
     require_one_line(output, "error")
     assert "--device cpu" in output
@@ -421,12 +388,11 @@ def test_cuda_without_a_gpu_is_a_one_line_error_and_leaves_no_files(data, tmp_pa
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_missing_picture_is_a_one_line_error(workers, tmp_path, monkeypatch, capsys):
-    root = write_pictures(tmp_path / "flowers", per_class=8)
-    prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
-    shutil.rmtree(root / "Buttercup")
-    arguments = (RECIPE, "--data", tmp_path / "data", "--run", tmp_path / "run", "--workers", workers)
-    code, output = run_main(monkeypatch, capsys, *arguments)
+def test_a_missing_picture_is_a_one_line_error(workers, tmp_path, capsys):
+    data = prepare_flowers(tmp_path, per_class=8)
+    shutil.rmtree(tmp_path / "flowers" / "Buttercup")
+    arguments = (RECIPE, "--data", data, "--run", tmp_path / "run", "--workers", workers)
+    code, output = run_main(main, capsys, *arguments)
     assert code == 1
     require_one_line(output[output.index("error (") :], "bad_data")
     assert "Buttercup" in output

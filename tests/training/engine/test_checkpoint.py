@@ -6,6 +6,7 @@ import zipfile
 import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
 from models.errors import CheckpointError
 from training.engine.checkpoint import (
@@ -49,7 +50,7 @@ def test_a_checkpoint_reads_back_as_it_was_written(tmp_path):
     write_checkpoint(tmp_path / "run" / "last.pt", TINY)
     found = read_checkpoint(tmp_path / "run" / "last.pt")
     assert torch.equal(found.network["weight"], TINY.network["weight"])
-    plain = [msgspec.structs.replace(checkpoint, network={}) for checkpoint in (found, TINY)]
+    plain = [replace(checkpoint, network={}) for checkpoint in (found, TINY)]
     assert plain[0] == plain[1]
 
 
@@ -66,7 +67,7 @@ def test_a_failed_write_leaves_the_old_checkpoint_and_the_next_write_works(tmp_p
         with pytest.raises(OSError, match="No space left"):
             write_checkpoint(path, TINY)
     assert read_checkpoint(path).position["step"] == 3
-    write_checkpoint(path, msgspec.structs.replace(TINY, position={**TINY.position, "step": 4}))
+    write_checkpoint(path, replace(TINY, position={**TINY.position, "step": 4}))
     assert read_checkpoint(path).position["step"] == 4
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.pt"]
 
@@ -102,12 +103,12 @@ def test_a_damaged_checkpoint_is_one_clear_error(kind, tmp_path):
 )
 def test_the_last_epoch_is_the_one_whose_pictures_came_last(epoch, pictures, expected):
     position = {"epoch": epoch, "pictures": pictures}
-    assert msgspec.structs.replace(TINY, position=position).last_epoch == expected
+    assert replace(TINY, position=position).last_epoch == expected
 
 
 @pytest.mark.parametrize(("packed_from", "expected"), [("", "0" * 64), ("1" * 64, "1" * 64)])
 def test_a_checkpoint_knows_the_manifest_before_packing(packed_from, expected, tmp_path):
-    write_checkpoint(tmp_path / "last.pt", msgspec.structs.replace(TINY, packed_from=packed_from))
+    write_checkpoint(tmp_path / "last.pt", replace(TINY, packed_from=packed_from))
     assert read_checkpoint(tmp_path / "last.pt").trained_with == expected
 
 
@@ -135,7 +136,7 @@ def test_a_zip_that_torch_did_not_write_is_refused(tmp_path):
 
 def checkpoint_of(step, value=0.0):
     weight = torch.full((1000,), float(step) + value)
-    return msgspec.structs.replace(TINY, network={"weight": weight}, position={"step": step})
+    return replace(TINY, network={"weight": weight}, position={"step": step})
 
 
 def flip_a_bit(path):

@@ -22,6 +22,7 @@ from tests.training.small import (
     command,
     draw,
     events,
+    finish,
     losses_by_step,
     make_taxonomy,
     make_trainer,
@@ -64,15 +65,14 @@ def frozen_network(num_outputs=2):
 
 def gradients_of_steps(data, run, *flags):
     """The gradient of every optimizer step, as one vector each."""
-    trainer, found = make_trainer(data, run, frozen_network(), *STILL, *flags), []
+    trainer, found = make_trainer(data, run, *STILL, *flags, network=frozen_network()), []
 
     def keep(optimizer, *_):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         found.append(torch.cat([parameter.grad.flatten() for parameter in parameters]))
 
     trainer.engine.optimizer.register_step_pre_hook(keep)
-    trainer.run()
-    trainer.close()
+    finish(trainer)
     return found
 
 
@@ -114,16 +114,15 @@ def test_the_moving_average_is_what_is_validated(finished_run, data):
 
 def test_a_checkpoint_in_the_middle_of_an_epoch_counts_its_pictures(ten_pictures, tmp_path):
     flags = ("--batch-size", 2, "--accumulate", 2)
-    trainer = make_trainer(ten_pictures, tmp_path / "run", frozen_network(), *flags)
-    position = trainer.run(max_steps=2)
-    trainer.close()
+    trainer = make_trainer(ten_pictures, tmp_path / "run", *flags, network=frozen_network())
+    position = finish(trainer, max_steps=2)
     assert (position.epoch, position.pictures, position.step) == (0, 8, 2)
     assert read_checkpoint(tmp_path / "run" / "last.pt").position["pictures"] == 8
 
 
 def test_statistics_are_estimated_for_the_moving_average_which_is_validated(ten_pictures, tmp_path):
     flags = ("--batch-size", 8, "--norms", "auto", "--ema-decay", 0.9)
-    trainer = make_trainer(ten_pictures, tmp_path / "run", PlantNetwork("test_efficientnet", 2), *flags)
+    trainer = make_trainer(ten_pictures, tmp_path / "run", *flags)
     engine = trainer.engine
     assert engine.norms.reestimate
     networks = (engine.network, engine.eval_model)
@@ -158,9 +157,8 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(losses, best_epoch, 
     monkeypatch.setattr(
         "training.engine.loop.validate", lambda *_, **__: Validation(next(hits), share(4, 4), next(losses))
     )
-    trainer = make_trainer(ten_pictures, tmp_path / "run", frozen_network(), "--batch-size", 10, "--epochs", 4)
-    assert trainer.run().best == 0.75
-    trainer.close()
+    trainer = make_trainer(ten_pictures, tmp_path / "run", "--batch-size", 10, "--epochs", 4)
+    assert finish(trainer).best == 0.75
     best, last = (read_checkpoint(tmp_path / "run" / name).position for name in ("best.pt", "last.pt"))
     assert (best["epoch"], best["best"]) == (best_epoch, 0.75)  # of equal top-1 the lower loss, then the first
     assert (last["epoch"], last["best"]) == (4, 0.75)
@@ -168,14 +166,12 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(losses, best_epoch, 
 
 def test_pictures_grow_as_the_recipe_says(data, tmp_path, monkeypatch):
     seen = []
-    network = PlantNetwork("test_efficientnet", 3)
-    network.register_forward_pre_hook(
+    flags = ("--progressive", 0, 32, 1, 48, "--picture-px", 48, "--batch-size", 14, "--ema-decay", 0)
+    trainer = make_trainer(data, tmp_path / "run", *flags)
+    trainer.engine.network.register_forward_pre_hook(
         lambda module, inputs: seen.append(tuple(inputs[0].shape[2:])) if module.training else None
     )
-    flags = ("--progressive", 0, 32, 1, 48, "--picture-px", 48, "--batch-size", 14, "--ema-decay", 0)
-    trainer = make_trainer(data, tmp_path / "run", network, *flags)
-    trainer.run()
-    trainer.close()
+    finish(trainer)
     assert seen == [(32, 32)] * 2 + [(48, 48)] * 2
     assert [epoch["side_px"] for epoch in events(tmp_path / "run", "epoch")] == [32, 48]
 
@@ -211,8 +207,8 @@ def test_too_many_bad_steps_end_the_run_with_a_diagnosis_and_keep_the_last_check
 
 
 def test_a_batch_that_does_not_fit_is_one_error_with_a_size_that_fits(data, tmp_path):
-    network = PlantNetwork("test_efficientnet", 3)
-    trainer = make_trainer(data, tmp_path / "run", network, "--batch-size", 12)
+    trainer = make_trainer(data, tmp_path / "run", "--batch-size", 12)
+    network = trainer.engine.network
 
     def full(_module, inputs):
         if len(inputs[0]) > 3:
@@ -221,8 +217,7 @@ def test_a_batch_that_does_not_fit_is_one_error_with_a_size_that_fits(data, tmp_
     network.register_forward_pre_hook(full)
     statistics = network.state_dict()["timm_model.bn1.running_mean"].clone()
     with pytest.raises(OutOfMemory, match=r"12 pictures of 32 px; 3 fit.*--batch-size 3 --accumulate 4 keeps"):
-        trainer.run()
-    trainer.close()
+        finish(trainer)
     assert torch.equal(network.state_dict()["timm_model.bn1.running_mean"], statistics)
 
 
@@ -256,8 +251,7 @@ def test_the_advice_for_too_little_memory_works(batch_size, most_px, times, ten_
         trainer = trainer_on_a_small_device(asked.recipe, ten_pictures, most_px)
         trainer.resume() if asked.resume else None
         with pytest.raises(OutOfMemory) as caught:
-            trainer.run()
-        trainer.close()
+            finish(trainer)
         flags += [word for flag in re.findall(r"--[a-z-]+(?: \d+)?", str(caught.value)) for word in flag.split()]
     if "--picture-px" in flags:  # the message names no size
         flags = ["--picture-px", 48, "--batch-size", 1, "--resume", *always]
@@ -265,20 +259,17 @@ def test_the_advice_for_too_little_memory_works(batch_size, most_px, times, ten_
     trainer = trainer_on_a_small_device(asked.recipe, ten_pictures, most_px)
     assert asked.resume
     trainer.resume()
-    trainer.run()
-    trainer.close()
+    finish(trainer)
     assert read_checkpoint(tmp_path / "run" / "last.pt").position["epoch"] == 2
 
 
 def test_a_time_limit_ends_the_run_with_a_validation_and_a_checkpoint(data, tmp_path):
-    trainer = make_trainer(data, tmp_path / "run", PlantNetwork("test_efficientnet", 3), "--epochs", 500)
-    position = trainer.run(max_seconds=0.5)
-    trainer.close()
+    position = finish(make_trainer(data, tmp_path / "run", "--epochs", 500), max_seconds=0.5)
     assert position.seconds >= 0.5
     assert position.epoch < 500
     assert "validation" in events(tmp_path / "run", "epoch")[-1]
     assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == position.step
-    again = make_trainer(data, tmp_path / "run", PlantNetwork("test_efficientnet", 3), "--epochs", 500)
+    again = make_trainer(data, tmp_path / "run", "--epochs", 500)
     again.resume()
     assert again.run(max_seconds=0.5) == position  # as when a scheduler starts the same command again
     assert again.run(max_seconds=position.seconds + 1e-9).step == position.step + 1
@@ -287,18 +278,16 @@ def test_a_time_limit_ends_the_run_with_a_validation_and_a_checkpoint(data, tmp_
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_a_signal_makes_a_run_save_after_the_step(number, code, data, tmp_path):
-    network = PlantNetwork("test_efficientnet", 3)
-    trainer, steps = make_trainer(data, tmp_path / "run", network), []
+    trainer, steps = make_trainer(data, tmp_path / "run"), []
 
     def send_signal(*_):
         steps.append(1)
         if len(steps) == 3:
             os.kill(os.getpid(), number)
 
-    network.register_forward_pre_hook(send_signal)
+    trainer.engine.network.register_forward_pre_hook(send_signal)
     with pytest.raises(Stopped) as stopped:
-        trainer.run()
-    trainer.close()
+        finish(trainer)
     assert stopped.value.code == code
     assert len(steps) == 3
     assert read_checkpoint(tmp_path / "run" / "last.pt").position["step"] == 3
@@ -310,7 +299,7 @@ def test_a_run_that_waits_for_pictures_saves_although_its_loader_processes_get_t
     number, data, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("training.loading.data.TrainingPictures", SlowPictures)
-    trainer = make_trainer(data, tmp_path / "run", PlantNetwork("test_efficientnet", 3), "--workers", 1)
+    trainer = make_trainer(data, tmp_path / "run", "--workers", 1)
 
     def send_to_all():
         loader_processes = psutil.Process(forkserver._forkserver._forkserver_pid).children()
@@ -321,22 +310,19 @@ def test_a_run_that_waits_for_pictures_saves_although_its_loader_processes_get_t
         lambda *_: threading.Timer(SLEEP_S / 3, send_to_all).start() if trainer.position.step == 0 else None
     )
     with pytest.raises(Stopped):
-        trainer.run()
-    trainer.close()
+        finish(trainer)
     position = read_checkpoint(tmp_path / "run" / "last.pt").position
     assert position["step"] == trainer.position.step >= 1
 
 
 def test_sigterm_after_the_last_step_of_an_epoch_leaves_the_validation_to_the_resumed_run(data, tmp_path):
     whole = run_training(data, tmp_path / "whole", "--epochs", 1)
-    network = PlantNetwork("test_efficientnet", 3)
-    trainer = make_trainer(data, tmp_path / "run", network, "--epochs", 1)
+    trainer = make_trainer(data, tmp_path / "run", "--epochs", 1)
     trainer.engine.optimizer.register_step_post_hook(
         lambda *_: os.kill(os.getpid(), signal.SIGTERM) if trainer.position.step == 6 else None
     )
     with pytest.raises(Stopped):
-        trainer.run()
-    trainer.close()
+        finish(trainer)
     assert not events(tmp_path / "run", "epoch")
     run_training(data, tmp_path / "run", "--epochs", 1, "--resume")
     (epoch,) = events(tmp_path / "run", "epoch")

@@ -1,19 +1,15 @@
-import copy
-
 import pytest
 import torch
 from torch import nn
 
 from models.errors import RecipeError
 from models.network import PlantNetwork
-from training.engine.losses import TrainingClasses
+from tests.training.engine.test_step import CLASSES, CPU
+from tests.training.small import are_equal, weights_of
 from training.engine.step import Engine
 from training.engine.validation import reestimate
 from training.engine.weights import choose_norms, freeze_norms
 from training.recipe import NetworkRecipe, Recipe, ScheduleRecipe
-
-CPU = torch.device("cpu")
-CLASSES = TrainingClasses(taxon_of_output=(0, 1, 2), num_taxa=3, samples_of_output=(4.0, 4.0, 4.0))
 
 
 def choose(batch_size, norms="auto", weights="imagenet"):
@@ -80,7 +76,7 @@ def test_frozen_norms_stay_as_they_are_while_the_rest_learns():
     network.train()
     freeze_norms(network)
     assert list(network.state_dict()) == names
-    before = copy.deepcopy(network.state_dict())
+    before = weights_of(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
     for step in range(2):
         network(make_pictures(seed=step)).square().sum().backward()
@@ -109,7 +105,7 @@ def engine_with_frozen_stages(count, weights="imagenet"):
 
 def test_frozen_stages_keep_weights_and_statistics_while_the_others_learn():
     engine = engine_with_frozen_stages(2)
-    before = copy.deepcopy(engine.network.state_dict())
+    before = weights_of(engine.network)
     for step in range(2):  # the rate of the first step is that of the recipe, of the second nearly 0
         pixels = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
         engine.micro_step(pixels, torch.arange(16) % 3, step=step)
@@ -165,7 +161,7 @@ def test_reestimation_changes_nothing_else():
     network = make_network()
     network.train()
     freeze_norms(network)
-    before, modes = copy.deepcopy(network.state_dict()), [module.training for module in network.modules()]
+    before, modes = weights_of(network), [module.training for module in network.modules()]
     reestimate(network, [make_pictures()])
     changed = {
         name.rpartition(".")[2] for name, now in network.state_dict().items() if not torch.equal(now, before[name])
@@ -177,7 +173,7 @@ def test_reestimation_changes_nothing_else():
 
 def test_pictures_that_fail_leave_the_old_statistics():
     network = make_network()
-    before = copy.deepcopy(network.state_dict())
+    before = weights_of(network)
 
     def failing():
         yield make_pictures()
@@ -185,7 +181,7 @@ def test_pictures_that_fail_leave_the_old_statistics():
 
     with pytest.raises(OSError, match="disk"):
         reestimate(network, failing())
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert are_equal(before, network)
     assert all(norm.track_running_stats for norm in norms_of(network))
     reestimate(network, [])
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert are_equal(before, network)

@@ -10,13 +10,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from models.errors import CheckpointError
 from models.network import PlantNetwork
-from tests.training.small import command, events, losses_by_step, make_trainer, run_training, write_things
-from training.dataset.manifest import Manifest
+from tests.training.small import batches_of, events, finish, losses_by_step, make_trainer, run_training, write_things
 from training.engine.checkpoint import read_checkpoint
 from training.engine.losses import WithPlantOutput, plant_figures, plant_loss
 from training.evaluate import Evaluate, evaluate
 from training.export import Export, export
-from training.loading.data import training_loader
 from training.monitor.memory import OutOfMemory
 
 LONG = ("--batch-size", 2, "--checkpoint-every-steps", 2)
@@ -125,25 +123,21 @@ def test_a_resume_with_other_pictures_of_no_class_is_refused(
 def test_the_output_learns_to_tell_plants_from_things_that_it_has_not_seen(data, things, tmp_path, monkeypatch):
     monkeypatch.setattr("training.loading.data.NEGATIVES_SHARE", 0.5)
     flags = ("--epochs", 24, "--ema-decay", 0, "--cutmix", 0, "--validate-every-epochs", 24)
-    trainer = make_trainer(data, tmp_path, PlantNetwork("test_efficientnet", 3), *flags, "--negatives", things)
-    trainer.run()
-    trainer.close()
+    trainer = make_trainer(data, tmp_path, *flags, "--negatives", things)
+    finish(trainer)
     found = [event["loss"] for event in events(tmp_path, "plant_output")]
     assert sum(found[-10:]) < 0.5 * sum(found[:10])
     unseen = write_things(tmp_path / "unseen", count=12, first=100)
-    recipe = command(data, tmp_path, "--negatives", unseen, "--crop-scale-min", 1).recipe
-    loader, batches = training_loader(Manifest(data), recipe, pin=False)
-    batches.side_px = 32
-    scores = [(trainer.engine.scores(pixels)[:, -1] > 0) == (labels >= 0) for pixels, labels in loader]
+    batches = batches_of(data, "--negatives", unseen, "--crop-scale-min", 1)
+    scores = [(trainer.engine.scores(pixels)[:, -1] > 0) == (labels >= 0) for pixels, labels in batches]
     right = [value for batch in scores for value in batch]
     assert sum(right) > 0.8 * len(right)
     assert events(tmp_path, "epoch")[-1]["validation"]["plants_told"]["num_pictures"] == 3
 
 
 def test_a_batch_that_does_not_fit_is_tried_with_all_its_negatives(data, things, tmp_path):
-    network = PlantNetwork("test_efficientnet", 3)
-    flags = ("--batch-size", 12, "--negatives", things)
-    trainer = make_trainer(data, tmp_path / "run", network, *flags)
+    trainer = make_trainer(data, tmp_path / "run", "--batch-size", 12, "--negatives", things)
+    network = trainer.engine.network
     original = network.features
 
     def full(pixels):
@@ -153,8 +147,7 @@ def test_a_batch_that_does_not_fit_is_tried_with_all_its_negatives(data, things,
 
     network.features = full
     with pytest.raises(OutOfMemory, match=r"12 pictures of 32 px; 3 fit"):
-        trainer.run()
-    trainer.close()
+        finish(trainer)
 
 
 @pytest.mark.slow

@@ -4,14 +4,13 @@ import io
 import re
 from contextlib import ExitStack, closing
 
-import msgspec
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 
-from models.network import PlantNetwork
 from models.program import duration_in_words
 from tests.training.small import RECIPE, command, events, make_trainer
 from training.engine import reporting
@@ -24,12 +23,12 @@ TINY = read_recipe(RECIPE)
 SECONDS = st.floats(0.01, 1000)
 
 
-def progress_of(epochs=2, sides=(32,)):
-    """A progress and a function that takes batches of one length, in seconds."""
+def begun(num_batches=10, epochs=2, sides=(32,)):
+    """Begins an epoch; returns a function that takes batches of one length, in seconds, and tells the time left."""
     now = [0.0]
-    pictures = msgspec.structs.replace(TINY.pictures, picture_px=sides[-1], progressive=tuple(enumerate(sides)))
-    schedule = msgspec.structs.replace(TINY.schedule, epochs=epochs)
-    recipe = msgspec.structs.replace(TINY, pictures=pictures, schedule=schedule)
+    pictures = replace(TINY.pictures, picture_px=sides[-1], progressive=tuple(enumerate(sides)))
+    schedule = replace(TINY.schedule, epochs=epochs)
+    recipe = replace(TINY, pictures=pictures, schedule=schedule)
     progress = RunProgress(recipe, Console(file=io.StringIO()), clock=lambda: now[0])
 
     def take(batches, batch_s):
@@ -38,26 +37,22 @@ def progress_of(epochs=2, sides=(32,)):
             progress.advance()
         return progress.left_s(now[0])
 
-    return progress, take
+    progress.begin_epoch(1, num_batches=num_batches, num_done=0, global_batch=8)
+    return take
 
 
 @given(st.integers(1, 6), st.integers(2, 50), st.data(), SECONDS)
 def test_the_time_left_is_that_of_the_batches_left(epochs, num_batches, data, batch_s):
-    progress, take = progress_of(epochs)
     done = data.draw(st.integers(2, num_batches))
-    progress.begin_epoch(1, num_batches=num_batches, num_done=0, global_batch=8)
-    assert take(done, batch_s) == pytest.approx((epochs * num_batches - done) * batch_s)
+    assert begun(num_batches, epochs)(done, batch_s) == pytest.approx((epochs * num_batches - done) * batch_s)
 
 
 def test_larger_pictures_of_later_epochs_take_longer():
-    progress, take = progress_of(2, sides=(32, 64))
-    progress.begin_epoch(1, num_batches=10, num_done=0, global_batch=8)
-    assert take(10, 1.0) == pytest.approx(40)
+    assert begun(sides=(32, 64))(10, 1.0) == pytest.approx(40)
 
 
 def test_a_slow_first_batch_does_not_count():
-    progress, take = progress_of(1)
-    progress.begin_epoch(1, num_batches=10, num_done=0, global_batch=8)
+    take = begun(epochs=1)
     assert take(1, 300.0) == 0
     assert take(1, 1.0) == pytest.approx(8)
 
@@ -132,8 +127,7 @@ def trainer_of(data, tmp_path):
     with ExitStack() as opened:
 
         def make(*flags):
-            network = PlantNetwork("test_efficientnet", 3)
-            return opened.enter_context(closing(make_trainer(data, tmp_path / "run", network, *flags)))
+            return opened.enter_context(closing(make_trainer(data, tmp_path / "run", *flags)))
 
         yield make
 

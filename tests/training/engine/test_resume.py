@@ -14,21 +14,20 @@ import training.engine.checkpointing
 import training.engine.loop
 from models.errors import CheckpointError
 from models.metrics import share
-from models.network import PlantNetwork
 from tests.training.small import (
-    command,
+    batches_of,
+    crash_at_step,
     draw,
     events,
+    finish,
     losses_by_step,
     make_taxonomy,
     make_trainer,
     run_training,
     write_data,
 )
-from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Position, read_checkpoint
 from training.engine.validation import Validation
-from training.loading.data import training_loader
 
 SAVED = {"network", "ema", "optimizer", "scheduler", "position"}
 
@@ -95,19 +94,9 @@ def test_checkpoints_by_steps_come_beside_those_at_the_end(data, tmp_path):
 
 
 def test_a_crash_after_a_checkpoint_by_time_is_resumed_bit_for_bit(data, finished_run, tmp_path, monkeypatch):
-    steps, original = [], torch.optim.AdamW.step
-
-    def crash(self, *_, **__):
-        steps.append(1)
-        if len(steps) == 6:
-            raise KeyboardInterrupt
-        return original(self)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(torch.optim.AdamW, "step", crash)
+    with monkeypatch.context() as patched, crash_at_step(6):
         patched.setattr(training.engine.checkpointing, "EVERY_S", 0.0)
-        with pytest.raises(KeyboardInterrupt):
-            run_training(data, tmp_path / "run")
+        run_training(data, tmp_path / "run")
     assert positions(tmp_path / "run") == [1, 2, 3, 4, 5]
     run_training(data, tmp_path / "run", "--resume")
     require_same_run(tmp_path / "run", finished_run)
@@ -193,19 +182,16 @@ def one_picture_a_class(tmp_path_factory):
 
 def half_an_epoch(data, run):
     """Trains 3 of 6 batches on one rank; returns the saved position and the pictures that were trained on."""
-    trainer = make_trainer(data, run, PlantNetwork("test_efficientnet", NUM_PICTURES), "--workers", 2)
+    trainer = make_trainer(data, run, "--workers", 2)
     trainer.loader = recorded = Recorded(trainer.loader)
-    trainer.run(max_steps=3)
-    trainer.close()
+    finish(trainer, max_steps=3)
     return msgspec.convert(read_checkpoint(run / "last.pt").position, Position), recorded.pictures
 
 
 def load(data, position, *flags, rank=0, num_ranks=1):
     """Loads the rest of an epoch on one rank; returns label -> pixels, and the batch sizes."""
-    recipe = command(data, data / "unused", *flags).recipe
-    loader, batches = training_loader(Manifest(data), recipe, pin=False, rank=rank, num_ranks=num_ranks)
-    batches.epoch, batches.first_picture, batches.side_px = position.epoch, position.pictures, 32
-    loaded = list(loader)
+    left = {"epoch": position.epoch, "first_picture": position.pictures}
+    loaded = batches_of(data, *flags, **left, rank=rank, num_ranks=num_ranks)
     pictures = [(int(label), pixels) for batch in loaded for pixels, label in zip(*batch, strict=True)]
     assert len(dict(pictures)) == len(pictures)
     return dict(pictures), [len(labels) for _, labels in loaded]

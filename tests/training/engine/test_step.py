@@ -10,7 +10,7 @@ import torch
 from timm.utils.model_ema import ModelEmaV3
 
 from models.network import PlantNetwork
-from tests.training.small import command
+from tests.training.small import are_equal, command, weights_of
 from training.engine.device import Ranks, allow_tf32
 from training.engine.losses import TrainingClasses
 from training.engine.reporting import notes_of_run
@@ -24,14 +24,14 @@ STILL = ("--dropout", 0, "--cutmix", 0, "--weight-decay", 0, "--ema-decay", 0)
 STILL = (*STILL, "--label-smoothing", 0, "--backbone-lr", 0.01, "--head-lr", 0.01)
 
 
-def make_engine(*flags, frozen=True):
+def make_engine(*flags, frozen=True, **options):
     """An engine on the CPU; frozen norms keep the pictures of a batch independent."""
     recipe = command("data", "run", *STILL, *flags).recipe
     torch.manual_seed(0)
     network = PlantNetwork("test_efficientnet", 3, dropout=recipe.network.dropout)
     if frozen:
         network.timm_model = timm.layers.freeze_batch_norm_2d(network.timm_model)
-    return Engine(recipe, network, CPU, CLASSES, steps_per_epoch=10)
+    return Engine(recipe, network, CPU, CLASSES, steps_per_epoch=10, **options)
 
 
 def batch(size=4, seed=0):
@@ -68,17 +68,9 @@ def test_unknown_plants_learn_equal_probabilities_and_to_be_plants_and_are_in_no
     assert readings.plant_figures[0][0] == pytest.approx(of_plant_output.item())
 
 
-def weights(network):
-    return copy.deepcopy(network.state_dict())
-
-
-def are_equal(before, network):
-    return all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-
-
 def test_a_step_moves_the_weights_and_its_loss_is_read_once():
     engine = make_engine()
-    before = weights(engine.network)
+    before = weights_of(engine.network)
     engine.micro_step(*batch(), step=0)
     assert not are_equal(before, engine.network)
     readings = engine.read()
@@ -109,7 +101,7 @@ def test_a_window_has_the_mean_gradient_of_its_micro_batches():
     of_whole, of_parts = gradients(whole), gradients(parts)
     pixels, labels = batch(size=8)
     whole.micro_step(pixels, labels, step=0)
-    before = weights(parts.network)
+    before = weights_of(parts.network)
     parts.micro_step(pixels[:4], labels[:4], step=0, index=0, window=2)
     assert are_equal(before, parts.network)
     assert of_parts == []
@@ -149,7 +141,7 @@ def test_a_scaled_loss_gives_the_step_of_an_unscaled_one(clip_norm):
 
 def test_a_scaled_loss_whose_gradients_overflow_halves_the_scale_and_skips_the_step():
     engine = with_scale(make_engine("--clip-norm", 1))
-    before = weights(engine.network)
+    before = weights_of(engine.network)
     hook = engine.network.register_forward_pre_hook(lambda _, inputs: (inputs[0] * torch.nan,))
     engine.micro_step(*batch(), step=0)
     hook.remove()
@@ -161,10 +153,7 @@ def test_a_scaled_loss_whose_gradients_overflow_halves_the_scale_and_skips_the_s
 def as_rank(monkeypatch, rank, *flags):
     """An engine of one of two ranks, whose gradients stay on this rank."""
     monkeypatch.setattr("training.engine.step.DistributedDataParallel", lambda module, **_: module)
-    recipe = command("data", "run", *STILL, *flags).recipe
-    torch.manual_seed(0)
-    network = PlantNetwork("test_efficientnet", 3, dropout=recipe.network.dropout)
-    return Engine(recipe, network, CPU, CLASSES, steps_per_epoch=10, ranks=Ranks(rank, num_ranks=2))
+    return make_engine(*flags, frozen=False, ranks=Ranks(rank, num_ranks=2))
 
 
 def test_the_first_scale_of_fp16_is_small_enough_for_the_first_step(monkeypatch):
@@ -250,16 +239,16 @@ def test_the_moving_average_lags_behind_the_weights_and_is_evaluated():
 def test_the_moving_average_is_that_of_timm():
     engine = make_engine("--ema-decay", 0.7, frozen=False)  # steps 6 and later have the whole decay
     reference = ModelEmaV3(engine.network, decay=0.7, use_warmup=True, warmup_power=3 / 4)
-    state = weights(engine.network)
+    state = weights_of(engine.network)
     for step in range(8):
         if step == 5:  # a loaded state is averaged, too
-            engine.load(state, weights(engine.eval_model), engine.scaler_state())
+            engine.load(state, weights_of(engine.eval_model), engine.scaler_state())
         engine.micro_step(*batch(seed=step), step=step)
         reference.update(engine.network, step=step)
         assert are_equal(reference.module.state_dict(), engine.eval_model)
     counts = [value for value in engine.eval_model.state_dict().values() if not value.is_floating_point()]
     assert counts
-    assert not are_equal(weights(engine.network), engine.eval_model)
+    assert not are_equal(weights_of(engine.network), engine.eval_model)
 
 
 @pytest.mark.parametrize("clip_norm", [0, 1])
@@ -299,7 +288,7 @@ def test_bf16_on_a_cpu_has_nearly_the_loss_of_fp32(monkeypatch):
 
 def test_a_dry_run_changes_nothing():
     engine = make_engine(frozen=False)
-    before, random_state = weights(engine.network), torch.get_rng_state()
+    before, random_state = weights_of(engine.network), torch.get_rng_state()
     engine.dry_run(*batch())
     assert are_equal(before, engine.network)
     assert torch.equal(torch.get_rng_state(), random_state)
@@ -311,7 +300,7 @@ def test_a_dry_run_changes_nothing():
 def test_scoring_drops_nothing_and_changes_neither_weights_nor_statistics(flags):
     engine = make_engine("--dropout", 0.9, *flags, frozen=False)
     engine.train_mode()
-    before, modes = weights(engine.network), [module.training for module in engine.network.modules()]
+    before, modes = weights_of(engine.network), [module.training for module in engine.network.modules()]
     assert torch.equal(engine.scores(batch()[0]), engine.scores(batch()[0]))
     assert are_equal(before, engine.network)
     engine.train_mode()
@@ -324,7 +313,7 @@ def test_a_loaded_engine_takes_the_same_next_step():
     saved.micro_step(*batch(), step=0)
     loaded = make_engine(*flags, frozen=False)
     ema = copy.deepcopy(saved.eval_model.state_dict())
-    loaded.load(weights(saved.network), ema, saved.scaler_state())
+    loaded.load(weights_of(saved.network), ema, saved.scaler_state())
     loaded.optimizer.load_state_dict(copy.deepcopy(saved.optimizer.state_dict()))
     loaded.scheduler.load_state_dict(saved.scheduler.state_dict())
     for engine in (saved, loaded):

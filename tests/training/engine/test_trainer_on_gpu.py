@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from models.network import PlantNetwork
-from tests.training.small import events, losses_by_step, make_trainer, run_training
+from tests.training.small import events, finish, losses_by_step, make_trainer, require_same_steps, run_training
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.engine.validation import validate
@@ -47,14 +47,8 @@ def is_half(setting):
 
 def trainer_for(data, run, setting, *flags):
     torch.manual_seed(1)
-    return make_trainer(data, run, PlantNetwork(NAME, NUM_OUTPUTS, dropout=0.2, drop_path=0.1), *setting, *flags)
-
-
-def finish(trainer, max_steps=math.inf):
-    try:
-        return trainer.run(max_steps)
-    finally:
-        trainer.close()
+    network = PlantNetwork(NAME, NUM_OUTPUTS, dropout=0.2, drop_path=0.1)
+    return make_trainer(data, run, *setting, *flags, network=network)
 
 
 def tensors_of(value):
@@ -84,11 +78,9 @@ def test_a_run_takes_steps_validates_and_saves(setting, data, tmp_path):
 
 def test_the_first_losses_are_those_of_full_precision(setting, data, tmp_path):
     still = ("--backbone-lr", 1e-12, "--head-lr", 1e-12, "--dropout", 0, "--max-steps", 3)
-    half = losses_by_step(run_training(data, tmp_path / "half", *setting, *still))
-    full = losses_by_step(run_training(data, tmp_path / "full", "--device", "cpu", "--amp", "off", *still))
-    assert sorted(half) == sorted(full)
-    for step, losses in full.items():
-        assert half[step] == pytest.approx(losses, rel=0.03), step
+    half = run_training(data, tmp_path / "half", *setting, *still)
+    full = run_training(data, tmp_path / "full", "--device", "cpu", "--amp", "off", *still)
+    require_same_steps(half, full, rel=0.03)
 
 
 def test_a_run_resumes_exactly(setting, data, tmp_path):
@@ -105,10 +97,7 @@ def test_a_run_resumes_exactly(setting, data, tmp_path):
         assert all(torch.equal(*pair) for pair in zip(before, after, strict=True)), part
     assert again.scaler == saved.scaler
     finish(trainer)
-    resumed, expected = losses_by_step(run), losses_by_step(whole)
-    assert sorted(resumed) == sorted(expected)
-    for step, losses in expected.items():
-        assert resumed[step] == pytest.approx(losses, rel=1e-3), step
+    require_same_steps(run, whole, rel=1e-3)
 
 
 def test_a_validation_has_the_loss_of_full_precision_on_a_cpu(setting, data, tmp_path):
@@ -175,8 +164,7 @@ def test_the_advice_for_too_little_memory_works(setting, data, tmp_path):
     with pytest.raises(
         OutOfMemory, match=r"12 pictures of 32 px; 3 fit \(tested\): --batch-size 3 --accumulate 4"
     ) as raised:
-        trainer.run()
-    trainer.close()
+        finish(trainer)
     advised = [word for flag in re.findall(r"--[a-z-]+ \d+", str(raised.value)) for word in flag.split()]
     trainer = trainer_for(data, tmp_path / "run", setting, *advised)
     trainer.engine.network.register_forward_pre_hook(room_for(4))
@@ -187,7 +175,6 @@ def test_the_advice_for_too_little_memory_works(setting, data, tmp_path):
 @pytest.mark.parametrize("compiled_as", ["default", "reduce-overhead"])
 def test_a_compiled_network_takes_the_steps_of_an_eager_one(setting, compiled_as, data, tmp_path):
     still = ("--dropout", 0, "--max-steps", 3)
-    eager = losses_by_step(run_training(data, tmp_path / "eager", *setting, *still))
-    compiled = losses_by_step(run_training(data, tmp_path / "compiled", *setting, *still, "--compile", compiled_as))
-    for step, losses in eager.items():
-        assert compiled[step] == pytest.approx(losses, rel=0.03), step
+    eager = run_training(data, tmp_path / "eager", *setting, *still)
+    compiled = run_training(data, tmp_path / "compiled", *setting, *still, "--compile", compiled_as)
+    require_same_steps(compiled, eager, rel=0.03)

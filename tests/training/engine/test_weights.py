@@ -1,6 +1,5 @@
 import pickle
 import socket
-import sys
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,7 +13,7 @@ from safetensors.torch import save_file
 
 from models.errors import CheckpointError
 from models.network import PlantNetwork
-from tests.training.small import RECIPE, require_one_line
+from tests.training.small import RECIPE, are_equal, require_one_line, run_main, weights_of
 from training.engine import weights
 from training.engine.checkpoint import read_checkpoint
 from training.engine.weights import load_weights
@@ -54,10 +53,10 @@ def save(kind, state, folder):
 
 def test_none_leaves_the_network_as_it_is():
     network = PlantNetwork(NAME, 3)
-    before = {name: value.clone() for name, value in network.state_dict().items()}
+    before = weights_of(network)
     note = load_weights(network, "none")
     assert note == "all weights start at random"
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert are_equal(before, network)
 
 
 @pytest.mark.parametrize("kind", ["timm", "wrapped", "own names", "safetensors"])
@@ -81,8 +80,7 @@ def test_weights_of_another_number_of_classes_fill_the_backbone_and_say_so(kind,
 def test_a_checkpoint_of_ours_gives_its_moving_average(finished_run):
     network = PlantNetwork(NAME, 3)
     load_weights(network, str(finished_run / "last.pt"))
-    ema = read_checkpoint(finished_run / "last.pt").ema
-    assert all(torch.equal(value, ema[name]) for name, value in network.state_dict().items())
+    assert are_equal(read_checkpoint(finished_run / "last.pt").ema, network)
 
 
 def save_checkpoint(folder, keys, num_rows=None):
@@ -98,7 +96,7 @@ def save_checkpoint(folder, keys, num_rows=None):
 def load_by_key(path, keys):
     torch.manual_seed(3)
     network = PlantNetwork(NAME, len(keys))
-    fresh = {name: value.clone() for name, value in network.head.state_dict().items()}
+    fresh = weights_of(network.head)
     return network, fresh, load_weights(network, str(path), keys)
 
 
@@ -140,10 +138,10 @@ def test_a_checkpoint_whose_names_and_rows_disagree_is_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["timm", "safetensors"])
 def test_weights_of_another_architecture_are_refused_and_change_nothing(kind, tmp_path):
     network = PlantNetwork("test_resnet", 3)
-    before = {name: value.clone() for name, value in network.state_dict().items()}
+    before = weights_of(network)
     with pytest.raises(CheckpointError, match=r"another network.*test_resnet"):
         load_weights(network, save(kind, timm_state(3), tmp_path))
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert are_equal(before, network)
 
 
 def open_clip_state(width=48, patch_px=16, num_patches=196):
@@ -284,14 +282,11 @@ def test_weights_in_the_cache_need_no_hub(monkeypatch, tmp_path):
     require_loaded(network, published, head=False)
 
 
-def test_imagenet_without_a_network_connection_is_one_line_with_both_remedies(data, tmp_path, monkeypatch, capsys):
+def test_imagenet_without_a_network_connection_is_one_line_with_both_remedies(data, tmp_path, capsys):
     arguments = (RECIPE, "--data", data, "--run", tmp_path / "run", "--weights", "imagenet")
-    monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
     started = time.monotonic()
-    with pytest.raises(SystemExit) as ended:
-        main()
-    stderr = capsys.readouterr().err
-    assert ended.value.code == 1
+    code, stderr = run_main(main, capsys, *arguments)
+    assert code == 1
     require_one_line(stderr, "bad_checkpoint")
     # The file and where it is, for whoever can reach the hub elsewhere.
     assert f"fetch {constants.ENDPOINT}/timm/{NAME}.r160_in1k/resolve/main/model.safetensors where" in stderr

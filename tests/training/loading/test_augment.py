@@ -1,5 +1,3 @@
-import io
-
 import msgspec
 import numpy as np
 import pytest
@@ -7,6 +5,7 @@ import torch
 from PIL import Image
 
 from models.preprocess import InputSpec, picture_to_input
+from tests.models.pictures import as_camera_file, encode
 from tests.training.small import draw
 from training.loading import augment
 from training.loading.augment import BatchMixer, Normalizer, random_crop, random_input, seeded
@@ -17,13 +16,7 @@ EVERYTHING = AugmentRecipe(erase=0.5, mixup=0.2, cutmix=1.0)
 NOTHING = AugmentRecipe(crop_scale_min=1.0, randaugment_magnitude=0)
 
 
-def encode(image, kind="JPEG"):
-    stream = io.BytesIO()
-    image.save(stream, kind, quality=95)
-    return stream.getvalue()
-
-
-PICTURE = encode(draw("crimson", "ellipse", 1))
+PICTURE = encode(draw("crimson", "ellipse", 1), "JPEG")
 
 
 def seeded_input(*seed, data=PICTURE, recipe=EVERYTHING, side_px=32):
@@ -71,8 +64,7 @@ def test_normalizing_follows_the_formula(layout):
 
 def test_half_of_the_pictures_are_mirrored(monkeypatch):
     monkeypatch.setattr(augment, "CROP_RATIO_MAX", 1.0)
-    data = encode(draw("crimson", "ellipse", 1))
-    found = [seeded_input(seed, data=data, recipe=NOTHING) for seed in range(100)]
+    found = [seeded_input(seed, recipe=NOTHING) for seed in range(100)]
     upright = found[0]
     mirrored = sum(torch.equal(pixels, upright.flip(2)) for pixels in found)
     assert mirrored + sum(torch.equal(pixels, upright) for pixels in found) == 100
@@ -81,7 +73,7 @@ def test_half_of_the_pictures_are_mirrored(monkeypatch):
 
 def test_erased_rectangles_have_the_mean_color():
     recipe = msgspec.structs.replace(NOTHING, erase=1.0)
-    data = encode(Image.new("RGB", (64, 64), "white"))
+    data = encode(Image.new("RGB", (64, 64), "white"), "JPEG")
     pixels = seeded_input(2, data=data, recipe=recipe)
     erased = (pixels < 200).all(dim=0)
     assert 0.02 < float(erased.float().mean()) < 0.4
@@ -124,20 +116,16 @@ def test_as_many_crops_are_wide_as_are_high():
 
 @pytest.mark.parametrize("size", [(1, 400), (400, 1), (25, 25), (2000, 30), (1201, 899)])
 def test_pictures_of_any_aspect_ratio_become_inputs(size):
-    data = encode(Image.new("RGB", size, "green"))
+    data = encode(Image.new("RGB", size, "green"), "JPEG")
     for seed in range(20):
         pixels = seeded_input(seed, data=data, recipe=AugmentRecipe(crop_scale_min=0.9, randaugment_magnitude=0)).int()
         assert (pixels - torch.tensor([0, 128, 0]).view(3, 1, 1)).abs().max() <= 2
 
 
 def test_a_sideways_photo_is_cropped_upright():
-    exif = Image.Exif()
-    exif[0x0112] = 6
     halves = Image.new("RGB", (60, 60), "red")
-    halves.paste("blue", (0, 30, 60, 60))  # lies below; turned by a quarter clockwise it lies on the left
-    stream = io.BytesIO()
-    halves.save(stream, "JPEG", exif=exif, quality=95)
-    pixels = seeded_input(0, data=stream.getvalue(), recipe=NOTHING)
+    halves.paste("blue", (0, 0, 30, 60))  # on the left
+    pixels = seeded_input(0, data=as_camera_file(halves, "JPEG", 6), recipe=NOTHING)
     red, blue = pixels[0], pixels[2]
     assert (blue[:, :12] > red[:, :12]).all()
     assert (red[:, -12:] > blue[:, -12:]).all()

@@ -10,7 +10,7 @@ from models.cores import cores
 from models.errors import DataError
 from models.preprocess import InputSpec, picture_to_input
 from tests.training.loading.shards.prepared import write_mixed
-from tests.training.small import command, write_pictures
+from tests.training.small import batches_of, command, prepare_flowers
 from training.dataset.manifest import Manifest
 from training.loading.augment import Normalizer
 from training.loading.data import (
@@ -25,15 +25,11 @@ from training.loading.sampler import SampleIndex
 from training.loading.shards import Pack, pack
 from training.loading.storage import PictureStore
 from training.network_input import input_spec
-from training.prepare import Folder, prepare
 from training.recipe import AugmentRecipe, DataRecipe
 
 
-def batches(data, tmp_path, workers, epoch=1, first_picture=8, seed=0):
-    recipe = command(data, tmp_path / "run", "--workers", workers, "--seed", seed).recipe
-    loader, sampler = training_loader(Manifest(data), recipe, pin=False)
-    sampler.epoch, sampler.first_picture, sampler.side_px = epoch, first_picture, 40
-    return list(loader)
+def batches(data, workers, *flags):
+    return batches_of(data, "--workers", workers, *flags, epoch=1, first_picture=8, side_px=40)
 
 
 def equal(first, second):
@@ -44,11 +40,11 @@ def equal(first, second):
     )
 
 
-def test_training_pictures_do_not_depend_on_the_number_of_loader_processes(data, tmp_path):
-    alone = batches(data, tmp_path, workers=0)
+def test_training_pictures_do_not_depend_on_the_number_of_loader_processes(data):
+    alone = batches(data, 0)
     assert alone[0][0].shape == (4, 3, 40, 40)
-    assert equal(alone, batches(data, tmp_path, workers=2))
-    assert not equal(alone, batches(data, tmp_path, workers=0, seed=1))
+    assert equal(alone, batches(data, 2))
+    assert not equal(alone, batches(data, 0, "--seed", 1))
 
 
 def test_more_loader_processes_than_cores_need_no_warning_of_pytorch(data, tmp_path):
@@ -56,8 +52,8 @@ def test_more_loader_processes_than_cores_need_no_warning_of_pytorch(data, tmp_p
     training_loader(Manifest(data), recipe, pin=False)  # pytest turns a warning into an error
 
 
-def test_training_batches_are_uint8_and_channels_last(data, tmp_path):
-    for pixels, labels in batches(data, tmp_path, workers=0)[:1] + batches(data, tmp_path, workers=1)[:1]:
+def test_training_batches_are_uint8_and_channels_last(data):
+    for pixels, labels in batches(data, 0)[:1] + batches(data, 1)[:1]:
         assert (pixels.dtype, labels.dtype) == (torch.uint8, torch.int64)
         assert pixels.is_contiguous(memory_format=torch.channels_last)
 
@@ -124,14 +120,12 @@ def test_training_labels_are_those_of_the_pictures(data, tmp_path):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_error_of_a_deleted_picture_is_one_sentence_that_names_it(workers, tmp_path):
-    root = write_pictures(tmp_path / "flowers", per_class=8)
-    prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
-    manifest = Manifest(tmp_path / "data")
+    manifest = Manifest(prepare_flowers(tmp_path, per_class=8))
     lost = manifest.path(int(manifest.rows_of("train")[0]))
     lost.unlink()
     message = None
     try:  # pytest.raises would keep the loader's processes alive until the next collection of garbage, and that waits
-        batches(tmp_path / "data", tmp_path, workers, first_picture=0)
+        batches_of(tmp_path / "data", "--workers", workers)
     except DataError as error:
         message = str(error)
     assert str(lost) in message
@@ -140,9 +134,7 @@ def test_the_error_of_a_deleted_picture_is_one_sentence_that_names_it(workers, t
 
 
 def test_the_error_of_a_damaged_picture_names_it(tmp_path):
-    root = write_pictures(tmp_path / "flowers", per_class=8)
-    prepare(Folder(pictures=root, out=tmp_path / "data", workers=1))
-    manifest = Manifest(tmp_path / "data")
+    manifest = Manifest(prepare_flowers(tmp_path, per_class=8))
     damaged = manifest.path(int(manifest.rows_of("validation")[0]))
     shutil.copy(__file__, damaged)
     loader = evaluation_loader(manifest, manifest.rows_of("validation"), InputSpec(32, 32, 32), DataRecipe(workers=0))

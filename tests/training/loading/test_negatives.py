@@ -4,15 +4,15 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from models.errors import DataError
-from tests.training.small import command, write_things
+from tests.training.small import batches_of, command, write_things
 from training.dataset.manifest import Manifest
 from training.loading.augment import BatchMixer
-from training.loading.data import show_batch, training_loader
+from training.loading.data import show_batch
 from training.loading.negatives import NOT_A_PLANT, UNKNOWN_PLANT, list_negatives, num_plants
 from training.loading.sampler import EpochBatches
 from training.recipe import AugmentRecipe
@@ -78,42 +78,30 @@ def test_the_hash_is_that_of_the_list_wherever_the_folder_is(things, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "problem"),
+    ("folder", "lines", "problem"),
     [
-        (["file,split", "000.png,fit"], "lacks the column path"),
-        (["path,split", "000.png,test"], "no picture without a plant"),
-        ([], "lacks the column path"),
+        ("things", ["file,split", "000.png,fit"], "lacks the column path"),
+        ("things", ["path,split", "000.png,test"], "no picture without a plant"),
+        ("things", [], "lacks the column path"),
+        ("missing", [], "no such folder"),
+        ("empty", [], "no picture without a plant"),
     ],
 )
-def test_a_list_that_gives_nothing_is_one_clear_error(lines, problem, tmp_path):
-    write_things(tmp_path, 1)
-    write_list(tmp_path, *lines)
-    with pytest.raises(DataError, match=problem):
-        list_negatives((tmp_path,))
-
-
-def test_a_missing_or_empty_folder_is_one_clear_error(tmp_path):
-    with pytest.raises(DataError, match="no such folder"):
-        list_negatives((tmp_path / "none",))
+def test_what_gives_no_picture_is_one_clear_error(folder, lines, problem, tmp_path):
+    write_list(write_things(tmp_path / "things", 1), *lines)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no picture without a plant"):
-        list_negatives((tmp_path / "empty",))
+    with pytest.raises(DataError, match=problem):
+        list_negatives((tmp_path / folder,))
 
 
-def loaded(data, folder, things, *flags, epoch=1, first_picture=0, workers=0):
-    recipe = command(data, folder, "--negatives", things, "--workers", workers, *flags).recipe
-    loader, batches = training_loader(Manifest(data), recipe, pin=False)
-    batches.epoch, batches.first_picture, batches.side_px = epoch, first_picture, 40
-    return list(loader)
+def loaded(data, things, *flags, epoch=1, first_picture=0):
+    return batches_of(data, "--negatives", things, *flags, epoch=epoch, first_picture=first_picture)
 
 
-def test_negatives_follow_the_plants_of_each_batch_which_stay_the_same(data, things, tmp_path, monkeypatch):
+def test_negatives_follow_the_plants_of_each_batch_which_stay_the_same(data, things, monkeypatch):
     monkeypatch.setattr("training.loading.data.NEGATIVES_SHARE", 0.5)
-    recipe = command(data, tmp_path).recipe
-    loader, batches = training_loader(Manifest(data), recipe, pin=False)
-    batches.epoch, batches.side_px = 1, 40
-    plain = list(loader)
-    mixed = loaded(data, tmp_path, things)
+    plain = batches_of(data, epoch=1)
+    mixed = loaded(data, things)
     assert len(plain) == len(mixed)
     for (pixels, labels), (more_pixels, more_labels) in zip(plain, mixed, strict=True):
         assert num_plants(more_labels) == len(labels) == 4
@@ -125,22 +113,22 @@ def test_negatives_follow_the_plants_of_each_batch_which_stay_the_same(data, thi
 
 def test_unknown_plants_stand_between_the_plants_and_the_negatives_which_stay_the_same(data, things, tmp_path):
     strangers = write_things(tmp_path / "strangers", count=3, first=50)
-    without, with_unknown = (loaded(data, tmp_path, things, *flags) for flags in [(), ("--unknown", strangers)])
+    without, with_unknown = (loaded(data, things, *flags) for flags in [(), ("--unknown", strangers)])
     for (pixels, labels), (more_pixels, more_labels) in zip(without, with_unknown, strict=True):
         assert more_labels.tolist() == [*labels[:4].tolist(), UNKNOWN_PLANT, NOT_A_PLANT]
         assert torch.equal(more_pixels[[0, 1, 2, 3, 5]], pixels)
     for path in strangers.iterdir():
         path.unlink()
     with pytest.raises(DataError, match=r"none of the 3 pictures of an unknown plant can be read"):
-        loaded(data, tmp_path, things, "--unknown", strangers)
+        loaded(data, things, "--unknown", strangers)
 
 
-def test_negatives_depend_on_seed_epoch_and_position_alone(data, things, tmp_path):
-    def negatives(**options):
-        return [pixels[4:] for pixels, _ in loaded(data, tmp_path, things, **options)]
+def test_negatives_depend_on_seed_epoch_and_position_alone(data, things):
+    def negatives(*flags, **options):
+        return [pixels[4:] for pixels, _ in loaded(data, things, *flags, **options)]
 
     whole = negatives()
-    assert all(map(torch.equal, whole, negatives(workers=1)))
+    assert all(map(torch.equal, whole, negatives("--workers", 1)))
     assert all(map(torch.equal, whole[3:], negatives(first_picture=12)))
     assert not all(map(torch.equal, whole, negatives(epoch=2)))
 
@@ -149,11 +137,11 @@ def test_the_next_picture_takes_the_place_of_one_that_does_not_decode(data, thin
     folder = shutil.copytree(things, tmp_path / "things")
     for path in sorted(folder.iterdir())[1:]:
         path.write_bytes(path.read_bytes()[:200])
-    batches = loaded(data, tmp_path, folder)
+    batches = loaded(data, folder)
     assert all(labels[-1] == NOT_A_PLANT for _, labels in batches)
     (folder / "000.png").unlink()
     with pytest.raises(DataError, match="none of the 9 pictures without a plant"):
-        loaded(data, tmp_path, folder)
+        loaded(data, folder)
 
 
 def test_a_sheet_of_a_batch_shows_them_too(data, things, tmp_path, monkeypatch):
@@ -190,7 +178,6 @@ def test_pictures_of_no_class_are_mixed_among_themselves_and_change_nothing_for_
     assert (of_things >= 3.99).all()
 
 
-@settings(deadline=None)
 @given(
     num_negatives=st.integers(1, 30),
     per_batch=st.integers(1, 5),

@@ -12,6 +12,7 @@ ORDERS = ["shuffled", "blocks"]
 SAMPLINGS = ["every_picture", "square_root", "class_balanced"]
 SIZES = [300, 40, 7, 1]
 LABELS = np.random.default_rng(8).permutation(np.repeat([0, 2, 3, 5], SIZES))  # the outputs 1 and 4 have no pictures
+ALL_ROWS = {"num_rows": len(LABELS), "labels": LABELS}
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -84,7 +85,7 @@ def test_samples_hold_epoch_row_and_side():
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_ranks_together_see_at_every_step_what_one_rank_would_see(order, sampling):
-    options = {"num_rows": len(LABELS), "order": order, "sampling": sampling, "labels": LABELS}
+    options = ALL_ROWS | {"order": order, "sampling": sampling}
     alone = batches_from(batch_size=12, **options)
     ranks = [batches_from(batch_size=4, rank=rank, num_ranks=3, **options) for rank in range(3)]
     assert [a + b + c for a, b, c in zip(*ranks, strict=True)] == alone
@@ -93,7 +94,7 @@ def test_ranks_together_see_at_every_step_what_one_rank_would_see(order, samplin
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_another_number_of_ranks_resumes_with_exactly_the_remaining_samples(order, sampling):
-    options = {"num_rows": len(LABELS), "order": order, "sampling": sampling, "labels": LABELS}
+    options = ALL_ROWS | {"order": order, "sampling": sampling}
     whole = [sample for batch in batches_from(batch_size=1, **options) for sample in batch]
     done = [sample for batch in batches_from(batch_size=4, **options)[:27] for sample in batch]
     ranks = [batches_from(108, batch_size=5, rank=rank, num_ranks=3, **options) for rank in range(3)]
@@ -163,8 +164,8 @@ def test_epochs_sample_other_pictures_of_a_class_until_all_had_their_turn():
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_sample_of_a_picture_in_an_epoch_has_its_own_repeat(order):
-    options = {"num_rows": len(LABELS), "order": order, "sampling": "class_balanced", "labels": LABELS}
-    samples = [sample for batch in batches_from(**options) for sample in batch]
+    batches = batches_from(**ALL_ROWS, order=order, sampling="class_balanced")
+    samples = [sample for batch in batches for sample in batch]
     assert len(samples) == len(set(samples)) == len(LABELS)
     times = Counter(sample.row for sample in samples)
     for sample in samples:
@@ -173,8 +174,8 @@ def test_every_sample_of_a_picture_in_an_epoch_has_its_own_repeat(order):
 
 
 def test_the_samples_of_all_classes_are_shuffled():
-    options = {"num_rows": len(LABELS), "sampling": "class_balanced", "labels": LABELS}
-    labels = [LABELS[sample.row - 100] for batch in batches_from(**options) for sample in batch]
+    batches = batches_from(**ALL_ROWS, sampling="class_balanced")
+    labels = [LABELS[sample.row - 100] for batch in batches for sample in batch]
     for part in np.split(np.array(labels), 4):
         assert min(np.bincount(part)[[0, 2, 3, 5]]) >= 10  # 21.75 of 87 on average
 

@@ -8,7 +8,7 @@ import torch
 import training.loading.data
 from models.network import PlantNetwork
 from tests.training.monitor.faults import SlowStore, late, waiting
-from tests.training.small import events, losses_by_step, make_trainer, run_training
+from tests.training.small import events, finish, losses_by_step, make_trainer, run_training
 from training.engine.checkpoint import CheckpointFolder
 from training.engine.step import Engine
 from training.monitor.monitor import STAGES, EpochTiming, Monitor, StepClock, Usage, UsageSampler, find_bottleneck
@@ -108,9 +108,8 @@ def second_epoch_bottleneck(tmp_path):
     """Trains for two epochs; returns the bottleneck of the second, in which everything is warm."""
 
     def run(data, *flags, architecture="test_efficientnet"):
-        trainer = make_trainer(data, tmp_path / "run", PlantNetwork(architecture, 3), *CALM, *flags)
-        trainer.run()
-        trainer.close()
+        trainer = make_trainer(data, tmp_path / "run", *CALM, *flags, network=PlantNetwork(architecture, 3))
+        finish(trainer)
         epoch = events(tmp_path / "run", "epoch")[-1]
         assert epoch["epoch"] == 2
         return epoch["verdict"]

@@ -1,11 +1,9 @@
 """Prepared data of a few drawn pictures, written without going through prepare."""
 
 import hashlib
-import io
-
-from PIL import Image
 
 from models.preprocess import upright_size
+from tests.models.pictures import encode, exif
 from tests.training.dataset.labeled import picture
 from tests.training.small import draw, make_taxonomy
 from training.dataset.manifest import SourceNote, write_manifest
@@ -16,12 +14,9 @@ COLORS = ("crimson", "royalblue", "gold", "orchid")
 
 def picture_bytes(variant=0, size=(80, 64), image_format="JPEG", orientation=1):
     """One drawn picture as a file's bytes."""
-    exif = Image.Exif()
-    if orientation != 1:
-        exif[0x0112] = orientation
-    stream = io.BytesIO()
-    draw(COLORS[variant % len(COLORS)], "ellipse", variant, size).save(stream, image_format, quality=92, exif=exif)
-    return stream.getvalue()
+    image = draw(COLORS[variant % len(COLORS)], "ellipse", variant, size)
+    tags = exif(orientation) if orientation > 1 else b""
+    return encode(image, image_format, quality=92, subsampling=2, exif=tags)
 
 
 def write_prepared(folder, pictures):

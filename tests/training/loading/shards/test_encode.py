@@ -7,6 +7,7 @@ from PIL import Image
 
 from models.errors import DataError
 from models.preprocess import MAX_SIDE_PX, read_picture, upright_size
+from tests.models import pictures
 from tests.training.loading.shards.prepared import picture_bytes
 from training.loading.shards.packing import SourcePicture, encode_picture
 
@@ -57,17 +58,14 @@ def test_turned_pictures_are_stored_upright_without_exif(encode, size):
 def test_a_small_picture_in_another_format_becomes_a_jpeg_of_its_size(encode):
     stored = encode(picture_bytes(size=(50, 40), image_format="PNG"))
     assert (opened(stored).format, opened(stored).size) == ("JPEG", (50, 40))
-    stream = io.BytesIO()
-    Image.new("RGB", (MAX_SIDE_PX, 10), "green").save(stream, "PNG")  # the longest that is read fits into a JPEG
-    assert encode(stream.getvalue()).width == MAX_SIDE_PX
+    longest = pictures.encode(Image.new("RGB", (MAX_SIDE_PX, 10), "green"), "PNG")  # that is read, and fits into a JPEG
+    assert encode(longest).width == MAX_SIDE_PX
 
 
 def test_comments_and_other_metadata_are_dropped(encode):
-    stream = io.BytesIO()
-    picture = Image.open(io.BytesIO(picture_bytes(size=(300, 200))))
-    picture.save(stream, "JPEG", comment="where I live", dpi=(300, 300))
-    assert b"where I live" in stream.getvalue()
-    assert b"where I live" not in encode(stream.getvalue()).data
+    data = pictures.encode(pictures.scene((300, 200)), "JPEG", comment="where I live", dpi=(300, 300))
+    assert b"where I live" in data
+    assert b"where I live" not in encode(data).data
 
 
 def test_evaluation_pictures_keep_their_bytes(encode):
