@@ -70,20 +70,20 @@ def described(version, iloc):
 
 # Fields: sizes of the four numbers in half bytes, number of items; item, from version 1 on its method, reference, base;
 # number of extents; index, offset and length of each.
-@pytest.mark.parametrize(
-    ("version", "fields", "values", "missing"),
-    [
-        pytest.param(0, "HHHHHII", (0x4400, 1, 7, 0, 1, 60, 40), 0, id="to the end"),
-        pytest.param(0, "HHHHHII", (0x4400, 1, 7, 0, 1, 60, 41), 1, id="past the end"),
-        pytest.param(0, "HHHHHIIII", (0x4400, 1, 7, 0, 2, 60, 43, 60, 1), 3, id="first of two"),
-        pytest.param(0, "HHHHIHII", (0x4440, 1, 7, 0, 30, 1, 30, 45), 5, id="from a base"),
-        pytest.param(1, "HHHHHHQII", (0x4408, 1, 7, 0, 0, 1, 9, 60, 42), 2, id="with an index"),
-        pytest.param(2, "HIIHHHII", (0x4400, 1, 7, 0, 0, 1, 60, 46), 6, id="wide numbers"),
-        pytest.param(1, "HHHHHHII", (0x4400, 1, 7, 1, 0, 1, 0, 8), 0, id="inside idat"),
-        pytest.param(1, "HHHHHHII", (0x4400, 1, 7, 1, 0, 1, 0, 90), 42, id="past idat"),
-        pytest.param(1, "HHHHHHII", (0x4400, 1, 7, 2, 0, 1, 90, 90), 0, id="inside another picture"),
-    ],
-)
+EXTENTS = {
+    "to the end": (0, "HHHHHII", (0x4400, 1, 7, 0, 1, 60, 40), 0),
+    "past the end": (0, "HHHHHII", (0x4400, 1, 7, 0, 1, 60, 41), 1),
+    "first of two": (0, "HHHHHIIII", (0x4400, 1, 7, 0, 2, 60, 43, 60, 1), 3),
+    "from a base": (0, "HHHHIHII", (0x4440, 1, 7, 0, 30, 1, 30, 45), 5),
+    "with an index": (1, "HHHHHHQII", (0x4408, 1, 7, 0, 0, 1, 9, 60, 42), 2),
+    "wide numbers": (2, "HIIHHHII", (0x4400, 1, 7, 0, 0, 1, 60, 46), 6),
+    "inside idat": (1, "HHHHHHII", (0x4400, 1, 7, 1, 0, 1, 0, 8), 0),
+    "past idat": (1, "HHHHHHII", (0x4400, 1, 7, 1, 0, 1, 0, 90), 42),
+    "inside another picture": (1, "HHHHHHII", (0x4400, 1, 7, 2, 0, 1, 90, 90), 0),
+}
+
+
+@pytest.mark.parametrize(("version", "fields", "values", "missing"), EXTENTS.values(), ids=EXTENTS)
 def test_every_extent_ends_inside_the_file(version, fields, values, missing):
     data = described(version, struct.pack(f">{fields}", *values))
     refused = pytest.raises(UnreadableImage, match=f"got {len(data)} of at least {len(data) + missing} bytes")

@@ -76,18 +76,18 @@ def test_damaged_exif_does_not_refuse_an_intact_picture(file_format):
     assert upright_size(data) == LANDSCAPE
 
 
+ODD_TAGS = {
+    "software that is a number": (0x131, 12, 1, b"\0\0\0\x08"),
+    "software that is a fraction": (0x131, 5, 1, b"\0\0\0\x08"),
+    "directory pointer that is a text": (0x8769, 2, 2, b"ab\0\0"),
+    "directory pointer past the end": (0x8825, 3, 1, b"\xff\xff\0\0"),
+    "directory pointer below 0": (0x8769, 9, 1, b"\xff\xff\xff\x00"),
+}
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP"])
-@pytest.mark.parametrize(
-    "odd",
-    [
-        pytest.param((0x131, 12, 1, b"\0\0\0\x08"), id="software that is a number"),
-        pytest.param((0x131, 5, 1, b"\0\0\0\x08"), id="software that is a fraction"),
-        pytest.param((0x8769, 2, 2, b"ab\0\0"), id="directory pointer that is a text"),
-        pytest.param((0x8825, 3, 1, b"\xff\xff\0\0"), id="directory pointer past the end"),
-        pytest.param((0x8769, 9, 1, b"\xff\xff\xff\x00"), id="directory pointer below 0"),
-    ],
-)
+@pytest.mark.parametrize("odd", ODD_TAGS.values(), ids=ODD_TAGS)
 def test_invalid_exif_tag_does_not_refuse_a_rotated_photo(file_format, odd):
     tags = exif_with_entries((0x112, 3, 1, b"\0\6\0\0"), odd)
     data = encode(as_stored(scene(), 6), file_format, exif=tags)

@@ -62,24 +62,24 @@ def test_every_brand_of_a_format_counts(brand, name):
     assert sniff_format(b"\0\0\0\x10ftyp" + brand + b"\0\0\0\0") == name
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(drawn_as("GIF"), id="GIF"),
-        pytest.param(drawn_as("BMP"), id="BMP"),
-        pytest.param(drawn_as("TIFF"), id="TIFF"),
-        pytest.param(drawn_as("ICO"), id="ICO"),
-        pytest.param(drawn_as("JPEG2000"), id="JPEG 2000"),
-        pytest.param(b"<svg xmlns='http://www.w3.org/2000/svg'/>", id="SVG"),
-        pytest.param(b"<!DOCTYPE html><html></html>", id="HTML"),
-        pytest.param(b"%PDF-1.7\n", id="PDF"),
-        pytest.param(b"RIFF\x24\0\0\0WAVEfmt ", id="WAV"),
-        pytest.param(MP4, id="MP4"),
-        pytest.param(b"\xff\xd8", id="two bytes of a JPEG"),
-        pytest.param(b"\0" * 100, id="zeros"),
-        pytest.param(b"", id="nothing"),
-    ],
-)
+NO_PICTURES = {
+    "GIF": drawn_as("GIF"),
+    "BMP": drawn_as("BMP"),
+    "TIFF": drawn_as("TIFF"),
+    "ICO": drawn_as("ICO"),
+    "JPEG 2000": drawn_as("JPEG2000"),
+    "SVG": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+    "HTML": b"<!DOCTYPE html><html></html>",
+    "PDF": b"%PDF-1.7\n",
+    "WAV": b"RIFF\x24\0\0\0WAVEfmt ",
+    "MP4": MP4,
+    "two bytes of a JPEG": b"\xff\xd8",
+    "zeros": b"\0" * 100,
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("data", NO_PICTURES.values(), ids=NO_PICTURES)
 @pytest.mark.parametrize("function", [read_picture, upright_size, sniff_format])
 def test_other_bytes_are_an_unsupported_format(function, data):
     with pytest.raises(UnsupportedFormat, match="JPEG, PNG, WebP, HEIC or AVIF"):
