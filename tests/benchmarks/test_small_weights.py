@@ -17,7 +17,8 @@ def network(num_outputs, seed):
 
 
 @pytest.fixture
-def checkpoint(tmp_path):
+def weights(tmp_path):
+    """The file that the program makes of a checkpoint."""
     path = tmp_path / "best.pt"
     write_checkpoint(
         path,
@@ -37,15 +38,15 @@ def checkpoint(tmp_path):
             trained_on="",
         ),
     )
-    return path
-
-
-def test_other_classes_start_from_the_judged_weights(checkpoint, tmp_path):
     out = tmp_path / "weights.safetensors"
-    write_small_weights(SmallWeights(checkpoint=checkpoint, out=out))
+    write_small_weights(SmallWeights(checkpoint=path, out=out))
+    return out
+
+
+def test_other_classes_start_from_the_judged_weights(weights):
     judged, other = network(3, 2), network(7, 3)
     fresh = other.head.get_parameter("weight").clone()
-    note = load_weights(other, str(out), [f"other:{number}" for number in range(7)])
+    note = load_weights(other, str(weights), [f"other:{number}" for number in range(7)])
     assert "the classifier starts at random" in note
     assert torch.equal(other.head.get_parameter("weight"), fresh)
     ours, theirs = other.state_dict(), judged.state_dict()
@@ -54,8 +55,6 @@ def test_other_classes_start_from_the_judged_weights(checkpoint, tmp_path):
         torch.testing.assert_close(ours[name], theirs[name], rtol=off, atol=off / 1000, msg=name)
 
 
-def test_the_file_is_half_as_large_as_the_weights(checkpoint, tmp_path):
-    out = tmp_path / "weights.safetensors"
-    write_small_weights(SmallWeights(checkpoint=checkpoint, out=out))
+def test_the_file_is_half_as_large_as_the_weights(weights):
     whole = sum(value.numel() * value.element_size() for value in network(3, 2).state_dict().values())
-    assert out.stat().st_size < 0.65 * whole
+    assert weights.stat().st_size < 0.65 * whole

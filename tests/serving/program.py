@@ -97,8 +97,3 @@ def assert_one_clear_line(process, *words):
     assert lines[0].startswith("error (")
     for word in words:
         assert word in lines[0]
-
-
-def receive_all(connection):
-    connection.settimeout(PATIENCE_S)
-    return b"".join(iter(lambda: connection.recv(65536), b""))

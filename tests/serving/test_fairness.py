@@ -6,7 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.serving.program import receive_all, service
+from tests.serving.program import service
+from tests.serving.raw_http import receive_all
 from tests.serving.tiny import jpeg
 from tests.waiting import wait_until
 

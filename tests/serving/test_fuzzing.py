@@ -7,7 +7,8 @@ from collections import Counter
 import httpx
 import pytest
 
-from tests.serving.program import receive_all, service
+from tests.serving.program import service
+from tests.serving.raw_http import receive_all
 from tests.serving.tiny import BLUE, FORM, draw, encode, form, images, jpeg, part
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "HEIF", "AVIF")

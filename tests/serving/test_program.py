@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from models.bundle import load_bundle, seal_bundle
 from models.preprocess import InputSpec
-from tests.serving.program import PATIENCE_S, ROOT, assert_one_clear_line, receive_all, run, service
+from tests.serving.program import PATIENCE_S, ROOT, assert_one_clear_line, run, service
+from tests.serving.raw_http import receive_all
 from tests.serving.tiny import TAXONOMY, identify, jpeg, post, write_network
 
 # ---- start, answer, shutdown

@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -74,8 +75,7 @@ def truncated(data):
     ids=["JPEG", "JPEG of zeros", "PNG", "WebP", "AVIF", "HEIC", "PNG without pixels", "PNG signature"],
 )
 def test_damaged_picture_is_unreadable(client, data):
-    problem = assert_problem(post(client, data), 422, "unreadable_image")
-    assert problem["index"] == 0
+    assert assert_problem(post(client, data), 422, "unreadable_image")["index"] == 0
 
 
 def test_too_many_pixels_are_refused_with_the_limit(client):
@@ -85,8 +85,8 @@ def test_too_many_pixels_are_refused_with_the_limit(client):
 
 
 def test_one_bad_picture_fails_the_request_and_its_index_is_given(client):
-    problem = assert_problem(post(client, jpeg(), jpeg(), b"text", jpeg()), 415, "unsupported_format")
-    assert problem["index"] == 2
+    refused = post(client, jpeg(), jpeg(), b"text", jpeg())
+    assert assert_problem(refused, 415, "unsupported_format")["index"] == 2
 
 
 @pytest.mark.parametrize("data", [jpeg(size=(500, 400)), encode(draw(RED), "PNG"), encode(draw(RED), "WEBP")])
@@ -102,7 +102,7 @@ def test_damaged_picture_is_never_an_internal_error(client, data):
 def test_internal_error_is_a_problem_document_without_its_cause(start, monkeypatch):
     client = start()
     with monkeypatch.context() as patch:
-        patch.setattr(LoadedBundle, "answer", fail)
+        patch.setattr(LoadedBundle, "answer", Mock(side_effect=RuntimeError("secret words")))
         with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
             response = post(client)
     problem = assert_problem(response, 500, "internal")
@@ -113,18 +113,11 @@ def test_internal_error_is_a_problem_document_without_its_cause(start, monkeypat
 
 
 def test_request_without_memory_for_it_is_refused_as_overload(start, monkeypatch):
-    def use_up_memory(*_args, **_kwargs):
-        raise MemoryError
-
     client = start()
-    monkeypatch.setattr(LoadedBundle, "answer", use_up_memory)
+    monkeypatch.setattr(LoadedBundle, "answer", Mock(side_effect=MemoryError))
     response = post(client)
     assert_problem(response, 503, "overloaded")
     assert response.headers["retry-after"] == "1"
-
-
-def fail(*_args, **_kwargs):
-    raise RuntimeError("secret words")
 
 
 def test_service_is_not_ready_while_its_network_fails_and_recovers(start):
@@ -144,7 +137,8 @@ def test_service_is_not_ready_while_its_network_fails_and_recovers(start):
 def test_picture_on_which_the_network_fails_is_unreadable(start):
     session = FakeNetwork()
     client = start(session=session)
-    session.run, run = lambda pixels: fail() if pixels.mean() > 2 else run(pixels), session.run
+    run, fails = session.run, Mock(side_effect=RuntimeError)
+    session.run = lambda pixels: (fails if pixels.mean() > 2 else run)(pixels)
     assert_problem(post(client, jpeg((255, 255, 255))), 422, "unreadable_image")
     assert post(client, jpeg((0, 0, 0))).status_code == 200
     assert client.get("/health/ready").status_code == 200

@@ -97,7 +97,10 @@ def test_pictures_are_counted_and_timed():
         assert value(metrics, "botanify_decode_bytes") == 0
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+on_both_loops = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+
+
+@on_both_loops
 def test_asyncio_and_uvloop_are_supported(run):
     async def test():
         running = RunningPool(1)
@@ -117,7 +120,7 @@ def above_stderr(pid):
     return {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if int(link.name) > 2}
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@on_both_loops
 def test_child_has_no_descriptor_of_the_service_but_its_area(run, tmp_path):
     async def test():
         running = RunningPool(1)
@@ -230,18 +233,20 @@ class Requests:
         self.budget = ByteBudget(100, self.metrics.decode_bytes)
         self.held, self.leave = [], {}
 
-    def ask(self, name, num_bytes):
+    async def ask(self, **num_bytes):
+        """Asks for memory by each name, in this order; returns the tasks."""
+        tasks = [asyncio.create_task(self._hold(*request)) for request in num_bytes.items()]
+        await settled()
+        return tasks
+
+    async def _hold(self, name, num_bytes):
         self.leave[name] = asyncio.Event()
-
-        async def hold():
-            async with self.budget.grant(num_bytes):
-                self.held.append(name)
-                try:
-                    await self.leave[name].wait()
-                finally:
-                    self.held.remove(name)
-
-        return asyncio.create_task(hold())
+        async with self.budget.grant(num_bytes):
+            self.held.append(name)
+            try:
+                await self.leave[name].wait()
+            finally:
+                self.held.remove(name)
 
     async def end(self, name):
         self.leave[name].set()
@@ -274,10 +279,7 @@ def on_a_loop(test):
 
 @on_a_loop
 async def test_small_requests_do_not_overtake_a_large_one(requests):
-    requests.ask("a", 60)
-    requests.ask("large", 90)
-    requests.ask("small", 10)
-    await settled()
+    await requests.ask(a=60, large=90, small=10)
     assert requests.held == ["a"]
     await requests.end("a")
     assert requests.held == ["large", "small"]
@@ -285,10 +287,7 @@ async def test_small_requests_do_not_overtake_a_large_one(requests):
 
 @on_a_loop
 async def test_request_over_the_whole_budget_is_granted_alone(requests):
-    requests.ask("a", 1)
-    requests.ask("huge", 1_000)
-    requests.ask("b", 1)
-    await settled()
+    await requests.ask(a=1, huge=1_000, b=1)
     assert requests.held == ["a"]
     await requests.end("a")
     assert (requests.held, requests.granted) == (["huge"], 1_000)
@@ -298,11 +297,8 @@ async def test_request_over_the_whole_budget_is_granted_alone(requests):
 
 @on_a_loop
 async def test_cancelled_waiting_request_lets_the_next_one_through(requests):
-    requests.ask("a", 60)
-    cancelled = requests.ask("large", 90)
-    requests.ask("small", 10)
-    await settled()
-    cancelled.cancel()
+    _, large, _ = await requests.ask(a=60, large=90, small=10)
+    large.cancel()
     await settled()
     assert requests.held == ["a", "small"]
 
@@ -311,10 +307,7 @@ async def test_cancelled_waiting_request_lets_the_next_one_through(requests):
 def test_request_cancelled_around_its_grant_returns_the_memory(num_steps):
     @on_a_loop
     async def test(requests):
-        requests.ask("a", 100)
-        cancelled = requests.ask("b", 100)
-        requests.ask("c", 100)
-        await settled()
+        _, cancelled, _ = await requests.ask(a=100, b=100, c=100)
         requests.leave["a"].set()
         for _ in range(num_steps):
             await asyncio.sleep(0)
