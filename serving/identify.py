@@ -9,9 +9,9 @@ import hashlib
 import io
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -83,24 +83,8 @@ class RouteDependencies(msgspec.Struct, frozen=True):
 Deps = NamedDependency[RouteDependencies]
 
 
-class Answered(NamedTuple):
-    """What a request got: the bundle that answered, what was asked, and the answer."""
-
-    loaded: LoadedBundle
-    question: Question
-    plant: PlantAnswer
-    sizes: list[tuple[int, int]]
-    """Upright sizes of the pictures, (width, height) in px."""
-    previews: list[str | None]
-    """Of each picture a small one as a data URL, if asked for."""
-    body: Body
-    asked: Parameters
-    warnings: list[str]
-    """A sentence for each part of the request that was ignored."""
-
-
 # asyncio keeps only weak references to tasks, and a task may outlive its request.
-_tasks: Final[set[asyncio.Task[Answered]]] = set()
+_tasks: Final[set[asyncio.Task[None]]] = set()
 
 
 @post(
@@ -157,7 +141,7 @@ async def answer_pictures(
     *,
     deadline_s: float,
     names: FormNames = FormNames(),  # noqa: B008  # it is frozen
-) -> Answered:
+) -> "Answered":
     """The way of every identification: admission, body, decoding, network, answer.
 
     Args:
@@ -175,8 +159,9 @@ async def answer_pictures(
             body = await read(request, admitted, deps, names)
             asked = parse(body.fields)
             question, ignored = loaded.question(asked)
-            work = _Work(deps, admitted, body, loaded, question, asked, [*body.warnings, *ignored])
-            return await work.answer_in_time(deadline_s, _client_left(request))
+            answered = Answered(deps, admitted, body, loaded, question, asked, [*body.warnings, *ignored])
+            await answered.work(deadline_s, _client_left(request))
+            return answered
 
 
 def authorize(
@@ -228,8 +213,8 @@ async def _client_left(request: AnyRequest) -> None:
 
 
 @dataclass
-class _Work:
-    """The work on one request: a question about the plant that all its pictures show."""
+class Answered:
+    """A request: a question about the plant that all its pictures show, and its answer once `work` has ended."""
 
     deps: RouteDependencies
     admitted: AdmittedRequest
@@ -238,10 +223,15 @@ class _Work:
     question: Question
     asked: Parameters
     warnings: list[str]
-    """What is ignored, or turns out to be."""
+    """A sentence for each part of the request that is ignored, or turns out to be."""
+    plant: PlantAnswer = field(init=False)
+    sizes: list[tuple[int, int]] = field(init=False)
+    """Upright sizes of the pictures, (width, height) in px."""
+    previews: list[str] = field(default_factory=list)
+    """Of each picture a small one as a data URL, if asked for."""
     stage: str = "decode"
 
-    async def answer_in_time(self, deadline_s: float, client_left: Coroutine[Any, Any, None]) -> Answered:
+    async def work(self, deadline_s: float, client_left: Coroutine[Any, Any, None]) -> None:
         """Answers the question, or cancels the work at the deadline or when the client has left.
 
         Raises:
@@ -270,17 +260,16 @@ class _Work:
                         limit=f"at most {deadline_s:g} seconds",
                         remedy="try again later, or with fewer or smaller pictures",
                     )
-                answer = task.result()
+                task.result()
             finally:
                 task.cancel()
                 has_answer = task.done() and not task.cancelled() and task.exception() is None
                 admission.end_work(self.admitted, answered=has_answer)
         finally:
             disconnected.cancel()
-        metrics.verdicts.labels(answer.plant.verdict.rank).inc()
-        return answer
+        metrics.verdicts.labels(self.plant.verdict.rank).inc()
 
-    async def _answer(self) -> Answered:
+    async def _answer(self) -> None:
         decoded = await self._decode_all()
         self.stage = "run"
         alone = self.deps.admission.num_pictures == 1
@@ -293,14 +282,12 @@ class _Work:
         pixels = [picture.pixels for picture in decoded]
         output = await self.loaded.scheduler.run(pixels, self.admitted.virtual_starts_s, alone=alone)
         with self.deps.metrics.stage_s.labels("rank").time():
-            plant = self.loaded.answer(output, self.question)
-        if self.question.where is not None and plant.place is None:
+            self.plant = self.loaded.answer(output, self.question)
+        if self.question.where is not None and self.plant.place is None:
             self.warnings.append(PLACE_REASONS["no_records"])
-        previews: list[str | None] = [None] * len(decoded)
         if self.asked.preview:
-            previews = await asyncio.to_thread(lambda: [_preview(each, self.loaded.spec) for each in pixels])
-        sizes = [(picture.width, picture.height) for picture in decoded]
-        return Answered(self.loaded, self.question, plant, sizes, previews, self.body, self.asked, self.warnings)
+            self.previews = await asyncio.to_thread(lambda: [_preview(each, self.loaded.spec) for each in pixels])
+        self.sizes = [(picture.width, picture.height) for picture in decoded]
 
     async def _decode_all(self) -> list[Decoded]:
         """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
@@ -435,7 +422,7 @@ def _image_view(
         plant_score=picture.plant_score,
         weight=picture.weight,
         predictions=predictions(picture.taxa, picture.place),
-        preview=answered.previews[index],
+        preview=answered.previews[index] if answered.previews else None,
     )
 
 
