@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from litestar.testing import TestClient
 from msgspec.structs import replace
 
-from models.bundle import file_sha256
+from models.bundle import BUNDLE_FILE, file_sha256
 from models.bundle_record import MeasuredCoverage
 from models.calibration import CALIBRATION_FILE, LogisticHead
 from models.ranking import Promise, Promises
 from serving.access.keys import make_key
 from serving.app import create_app
 from serving.settings import Settings
-from tests.models.test_bundle_format import edit
+from tests.models.test_bundle import edit
 from tests.serving.conftest import ready_service
 from tests.serving.tiny import (
     BLUE,
@@ -221,17 +221,17 @@ def test_model_says_what_calibrated_it(calibrated, client):
 @pytest.mark.parametrize(("precision", "shown"), [("fp32", 0.03), ("fp16", None)])
 def test_calibration_error_is_that_of_the_network_that_runs(start, sealed, precision, shown):
     folder = sealed(calibration=tables())
-
-    def measure(record):
-        record["metrics"] = [{"name": "ece", "data": "drawn", "num_pictures": 9, "value": 0.03}]
-        record["networks"]["fp16"] = record["networks"]["fp32"]
-
-    edit(folder, measure)
     arrays = dict(np.load(folder / CALIBRATION_FILE))
     np.savez(
         folder / CALIBRATION_FILE,
         **{name.replace("fp32", each): array for name, array in arrays.items() for each in ("fp32", "fp16")},
     )
-    edit(folder, lambda record: record["files"].update({CALIBRATION_FILE: file_sha256(folder / CALIBRATION_FILE)}))
+
+    def measure(record):
+        record["metrics"] = [{"name": "ece", "data": "drawn", "num_pictures": 9, "value": 0.03}]
+        record["networks"]["fp16"] = record["networks"]["fp32"]
+        record["files"][CALIBRATION_FILE] = file_sha256(folder / CALIBRATION_FILE)
+
+    edit(folder / BUNDLE_FILE, measure)
     found = start(bundle=folder, precision=precision).get("/model").json()["calibration"]["ece"]
     assert (found and found["value"]) == shown
