@@ -7,13 +7,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from models.errors import DataError
 from models.ranking import Thresholds
 from models.session import OnnxSession
 from tests.models.tiny import bundle_record, genus_only, species, taxonomy_of
 from tests.training.color_bundles import good_weights, prepare_flowers, seal_color_bundle
-from tests.training.small import write_data
+from tests.training.small import prepare_folder, write_data
 from training.comparison import (
     MOST_LOSS,
     UNKNOWN_TAXON,
@@ -29,7 +30,6 @@ from training.comparison import (
 )
 from training.dataset.manifest import Manifest
 from training.evaluation.split_metrics import paired_loss
-from training.prepare import Folder, prepare
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def bad(flowers, manifest, tmp_path_factory):
 def same_pictures(flowers, tmp_path_factory):
     """The same files in another manifest, with other splits."""
     folder = tmp_path_factory.mktemp("again") / "data"
-    prepare(Folder(pictures=flowers.parent / "flowers", out=folder, test_share=0.3, seed=7, workers=1))
+    prepare_folder(flowers.parent / "flowers", folder, test_share=0.3, seed=7)
     return Manifest(folder)
 
 
@@ -142,9 +142,9 @@ def test_bundle_with_a_spoiled_temperature_is_refused(seal_unsure, manifest):
 
 def test_bundle_that_names_strangers_is_refused(seal_unsure, manifest):
     taxonomy = manifest.taxonomy
-    fewer = msgspec.structs.replace(taxonomy, taxa=taxonomy.taxa[:2], outputs=())
+    fewer = replace(taxonomy, taxa=taxonomy.taxa[:2], outputs=())
     outputs = tuple(each for each in taxonomy.outputs if each.taxon_id in fewer.by_id)
-    fewer = msgspec.structs.replace(fewer, outputs=outputs)
+    fewer = replace(fewer, outputs=outputs)
     silent, loose = seal_unsure("5", 0.999, fewer), seal_unsure("6", 0.01, fewer)
     found = compare(silent, loose, manifest)
     assert (found.num_left_out, found.num_taxa, found.answers.strangers_named.num_pictures) == (0, 2, 10)
@@ -206,7 +206,7 @@ def test_equal_bundle_passes_on_many_plants():
 
 
 def test_bundle_without_names_is_not_judged_by_them():
-    silent = msgspec.structs.replace(answers(40), named_N=np.zeros(40, bool))
+    silent = replace(answers(40), named_N=np.zeros(40, bool))
     found = answer_shares(silent, answers(40), np.arange(40), np.full(40, True))
     assert (found.names_right, found.strangers_named, found.named.old) == (None, None, 0)
 
@@ -230,9 +230,9 @@ def test_bundle_of_unknown_training_data_is_refused_with_the_remedy(bad, flowers
 
 def test_bundles_with_other_outputs_are_compared_on_the_shared_taxa(good, flowers, manifest, tmp_path):
     taxonomy = manifest.taxonomy
-    fewer = msgspec.structs.replace(taxonomy, taxa=taxonomy.taxa[:2], outputs=taxonomy.outputs[:2])
-    renamed = msgspec.structs.replace(fewer.taxa[0], scientific_name="Rosa nova")
-    fewer = msgspec.structs.replace(fewer, taxa=(renamed, *fewer.taxa[1:]))
+    fewer = replace(taxonomy, taxa=taxonomy.taxa[:2], outputs=taxonomy.outputs[:2])
+    renamed = replace(fewer.taxa[0], scientific_name="Rosa nova")
+    fewer = replace(fewer, taxa=(renamed, *fewer.taxa[1:]))
     kept = [taxonomy.output_keys.index(key) for key in fewer.output_keys]
     small = seal_color_bundle(
         tmp_path / "bundle", flowers, version="3", taxonomy=fewer, weights=good_weights(manifest)[:, kept], side_px=16
@@ -274,7 +274,7 @@ def test_other_splits_of_the_bundles_own_manifest_are_not_held_out(manifest, spl
 
 
 def test_calibration_pictures_of_the_bundle_are_not_held_out(flowers, tmp_path):
-    prepare(Folder(pictures=flowers.parent / "flowers", out=tmp_path / "data", calibration_share=0.3, workers=1))
+    prepare_folder(flowers.parent / "flowers", tmp_path / "data", calibration_share=0.3)
     manifest = Manifest(tmp_path / "data")
     found = held_out_in(manifest, trained_with(manifest.sha256), (), "calibration")
     assert (found.state, found.num_seen) == ("seen", len(manifest.rows_of("calibration")))

@@ -3,20 +3,19 @@ import json
 import sys
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from models.errors import DataError
 from models.preprocess import InputSpec
 from models.session import NetworkOutput
-from tests.training.small import require_one_line, with_columns
+from tests.training.small import prepare_folder, require_one_line, with_columns
 from training.evaluate import Evaluate, Subject, evaluate, main
 from training.evaluation.drawings import SHEETS
 from training.evaluation.split_metrics import SplitMetrics
 from training.loading.shards import Pack, pack
-from training.prepare import Folder, prepare
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +113,7 @@ def test_shards_may_lie_elsewhere(finished_run, data, tmp_path):
     command = Evaluate(data=packed, checkpoint=finished_run / "last.pt", workers=0)
     with pytest.raises(DataError, match="cannot be read"):
         evaluate(command)
-    (evaluation,) = evaluate(msgspec.structs.replace(command, shards=str(elsewhere)))
+    (evaluation,) = evaluate(replace(command, shards=str(elsewhere)))
     assert evaluation.all.top1_taxon.num_pictures == 3
 
 
@@ -147,7 +146,7 @@ def test_nothing_to_evaluate_is_a_one_line_error(data, monkeypatch, capsys):
 
 
 def test_data_with_other_outputs_is_refused(bundle, pictures, tmp_path):
-    prepare(Folder(pictures=pictures, out=tmp_path / "other", source="other", workers=1))
+    prepare_folder(pictures, tmp_path / "other", source="other")
     with pytest.raises(DataError, match="bundle and the data have different outputs"):
         evaluate(Evaluate(data=tmp_path / "other", bundle=bundle.folder, workers=0))
 
@@ -192,7 +191,7 @@ def test_wrong_labels_among_the_training_pictures_are_listed_and_drawn(manifest,
     subject = Subject("checkpoint", look_at_colors, spec, manifest.taxonomy.output_keys, 1.0, "another manifest")
     monkeypatch.setattr("training.evaluate._checkpoint_subject", lambda *arguments: subject)
     command = Evaluate(data=data, checkpoint=tmp_path / "last.pt", out=tmp_path / "out", workers=0)
-    evaluate(msgspec.structs.replace(command, suspects=True, other_data=True))
+    evaluate(replace(command, suspects=True, other_data=True))
     stem = tmp_path / "out" / "checkpoint-train-other-data-suspects"
     rows = list(csv.DictReader(stem.with_suffix(".csv").read_text(encoding="utf-8").splitlines()))
     assert {Path(row["path"]).resolve() for row in rows} == {Path(name).resolve() for name in wrong}

@@ -1,17 +1,18 @@
 import json
 import sys
 
-import msgspec
 import numpy as np
 import onnx
 import pytest
 import torch
+from msgspec.structs import replace
 
 from models.bundle import load_bundle
 from models.errors import BundleError, DataError, RecipeError
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
 from tests.make import ran
+from tests.training.small import prepare_folder
 from training.bundling import bundle_description
 from training.bundling.onnx_file import fold_batch_norm, round_to_half
 from training.bundling.thresholds import fit_temperature
@@ -19,7 +20,6 @@ from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.export import _named, _picture_sets, export
 from training.loading.shards import Pack, pack
-from training.prepare import Folder, prepare
 
 
 def test_what_is_sealed_can_be_loaded_and_was_measured(bundle):
@@ -87,12 +87,12 @@ def test_sources_and_licenses_are_in_bundle_and_card(bundle):
 def restricted(pictures, tmp_path_factory):
     """The same pictures under a license that forbids commercial use, with a calibration split."""
     folder = tmp_path_factory.mktemp("restricted") / "data"
-    prepare(Folder(pictures=pictures, out=folder, license="CC BY-NC 4.0", calibration_share=0.2, workers=1))
+    prepare_folder(pictures, folder, license="CC BY-NC 4.0", calibration_share=0.2)
     return folder
 
 
 def test_a_ban_on_commercial_use_reaches_bundle_and_card(exporting, restricted):
-    bundle = export(msgspec.structs.replace(exporting, data=restricted))
+    bundle = export(replace(exporting, data=restricted))
     (source,) = load_bundle(bundle.folder).record.sources
     assert source.commercial_use == "not_allowed"
     assert set(source.licenses) == {"CC-BY-NC-4.0"}
@@ -107,7 +107,7 @@ def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(e
         return fit_temperature(logits, labels, taxonomy, plants)
 
     monkeypatch.setattr("training.bundling.candidates.fit_temperature", note_labels)
-    export(msgspec.structs.replace(exporting, data=restricted))
+    export(replace(exporting, data=restricted))
     manifest = Manifest(restricted)
     assert fitted_on == [manifest.labels[manifest.rows_of("calibration")].tolist()]
     assert len(fitted_on[0]) > len(manifest.rows_of("validation"))
@@ -116,14 +116,14 @@ def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(e
 def test_a_folder_that_exists_is_refused(exporting, tmp_path):
     (tmp_path / "there").mkdir()
     with pytest.raises(BundleError, match="already exists"):
-        export(msgspec.structs.replace(exporting, out=tmp_path / "there"))
+        export(replace(exporting, out=tmp_path / "there"))
     assert not list((tmp_path / "there").iterdir())
 
 
 def test_data_with_other_outputs_is_refused(exporting, pictures, tmp_path):
-    prepare(Folder(pictures=pictures, out=tmp_path / "other", source="other", workers=1))
+    prepare_folder(pictures, tmp_path / "other", source="other")
     with pytest.raises(DataError, match="different outputs"):
-        export(msgspec.structs.replace(exporting, data=tmp_path / "other"))
+        export(replace(exporting, data=tmp_path / "other"))
     assert not exporting.out.parent.exists()
 
 
@@ -149,7 +149,7 @@ def test_pytorch_runs_a_sample_of_the_validation_pictures_and_the_card_says_so(e
 )
 def test_a_flag_out_of_range_is_refused_before_anything_is_done(wrong, exporting):
     with pytest.raises(RecipeError, match=next(iter(wrong))):
-        export(msgspec.structs.replace(exporting, **wrong))
+        export(replace(exporting, **wrong))
     assert not exporting.out.parent.exists()
 
 
@@ -162,10 +162,8 @@ def test_shards_may_lie_where_the_training_read_them(exporting, data, tmp_path, 
         shard.rename(elsewhere / shard.name)
     checkpoint = read_checkpoint(exporting.checkpoint)
     recipe = checkpoint.recipe | {"data": checkpoint.recipe["data"] | {"shards": str(elsewhere)}}
-    monkeypatch.setattr(
-        "training.engine.checkpoint.read_checkpoint", lambda _: msgspec.structs.replace(checkpoint, recipe=recipe)
-    )
-    sealed = export(msgspec.structs.replace(exporting, data=packed))
+    monkeypatch.setattr("training.engine.checkpoint.read_checkpoint", lambda _: replace(checkpoint, recipe=recipe))
+    sealed = export(replace(exporting, data=packed))
     assert load_bundle(sealed.folder).network("fp32").checks[0].num_pictures == 3
 
 
@@ -184,7 +182,7 @@ def test_the_model_is_named_after_its_data_and_the_version_rises(others, version
         (folder / "bundle.json").write_text(json.dumps({"name": name, "version": sealed}))
     named = _named(exporting)
     assert (named.name, named.model_version) == ("data", version)
-    given = msgspec.structs.replace(exporting, name="mine", model_version="2.1")
+    given = replace(exporting, name="mine", model_version="2.1")
     assert (_named(given).name, _named(given).model_version) == ("mine", "2.1")
 
 
@@ -209,7 +207,7 @@ def test_a_corrected_name_reaches_the_bundle_without_training(exporting, data, t
     (corrected / "manifest.parquet").write_bytes((data / "manifest.parquet").read_bytes())
     taxa = (data / "taxa.json").read_text().replace('"Rosa rubra"', '"Rosa rubiginosa"')
     (corrected / "taxa.json").write_text(taxa)
-    sealed = export(msgspec.structs.replace(exporting, data=corrected))
+    sealed = export(replace(exporting, data=corrected))
     assert sealed.record.label_hash == Manifest(data).taxonomy.label_hash
     assert "Rosa rubiginosa" in (sealed.folder / "MODEL_CARD.md").read_text()
 
@@ -235,7 +233,7 @@ def test_the_bundle_has_the_size_of_the_last_pictures_it_was_trained_on(
     sizes = {"picture_px": 64, "progressive": [[0, 48], [1, 64]]}
     recipe = checkpoint.recipe | {"pictures": checkpoint.recipe["pictures"] | sizes}
     position = checkpoint.position | {"epoch": epoch, "pictures": num_done}
-    stopped = msgspec.structs.replace(checkpoint, recipe=recipe, position=position)
+    stopped = replace(checkpoint, recipe=recipe, position=position)
     assert _picture_sets(exporting, stopped).validation.spec.train_px == side_px
 
 

@@ -2,9 +2,9 @@
 
 import io
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from tests.training.small import with_columns
@@ -56,7 +56,7 @@ def test_a_picture_is_shown_only_if_its_license_allows_a_smaller_copy(license_, 
 
 def test_a_bundle_has_small_pictures_of_each_taxon(exporting, monkeypatch):
     monkeypatch.setattr("training.bundling.examples.may_be_shown", lambda _license: True)
-    bundle = export(msgspec.structs.replace(exporting, examples=2))
+    bundle = export(replace(exporting, examples=2))
     examples = bundle.examples()
     for taxon in bundle.taxonomy.taxa:
         found = examples.of(taxon.taxon_id)
@@ -88,7 +88,7 @@ def test_an_example_is_the_picture_of_its_author(manifest, bundle, tmp_path):
 
 
 def test_pictures_without_a_license_stay_out(exporting, capsys):
-    bundle = export(msgspec.structs.replace(exporting, examples=2))
+    bundle = export(replace(exporting, examples=2))
     assert all(bundle.examples().of(taxon.taxon_id) == [] for taxon in bundle.taxonomy.taxa)
     assert "license allows to show them: 0" in capsys.readouterr().out
 

@@ -1,10 +1,10 @@
 """The precisions of an exported bundle and their release checks."""
 
-import msgspec
 import numpy as np
 import onnx
 import pytest
 import tyro
+from msgspec.structs import replace
 
 from models.bundle import check_golden, load_bundle
 from models.errors import InputError, RecipeError
@@ -74,7 +74,7 @@ def test_fp16_that_overflows_is_left_out_without_metrics(exporting, monkeypatch)
         onnx.save(model, target)
 
     monkeypatch.setattr("training.bundling.candidates.write_rounded", overflow)
-    sealed = export(msgspec.structs.replace(exporting, precision=("fp32", "fp16")))
+    sealed = export(replace(exporting, precision=("fp32", "fp16")))
     left_out = load_bundle(sealed.folder).record.left_out["fp16"]
     (check,) = left_out.checks
     # Three sets of three pictures: of the training pictures only the features are kept, and these are finite.
@@ -89,7 +89,7 @@ def test_fp16_that_overflows_is_left_out_without_metrics(exporting, monkeypatch)
 @WITH_BF16
 def test_bf16_is_the_file_of_fp32_with_its_own_figures_and_opens_with_openvino(exporting, pictures, monkeypatch):
     monkeypatch.setattr("training.bundling.candidates.MOST_LOSS", 1.0)  # three pictures prove nothing
-    sealed = export(msgspec.structs.replace(exporting, precision=("fp32", "bf16")))
+    sealed = export(replace(exporting, precision=("fp32", "bf16")))
     single, half = (sealed.network(precision) for precision in ("fp32", "bf16"))
     assert half.file == single.file
     assert 0.5 < half.temperature / single.temperature < 2  # three pictures and random weights: rounding decides
@@ -112,7 +112,7 @@ def test_bf16_is_the_file_of_fp32_with_its_own_figures_and_opens_with_openvino(e
 
 @WITH_BF16
 def test_bf16_whose_loss_cannot_be_ruled_out_is_left_out(exporting):
-    sealed = export(msgspec.structs.replace(exporting, precision=("fp32", "bf16")))
+    sealed = export(replace(exporting, precision=("fp32", "bf16")))
     loss, parity = sealed.record.left_out["bf16"].checks
     assert (loss.limit, loss.passed, parity.passed) == (0.005, False, True)
     assert 0.3 < loss.value < 1  # three pictures, all the same
@@ -122,14 +122,14 @@ def test_bf16_whose_loss_cannot_be_ruled_out_is_left_out(exporting):
 def test_bf16_that_cannot_be_computed_here_ends_the_export_before_it_starts(exporting, monkeypatch):
     monkeypatch.setattr("models.openvino_session.has_bf16", lambda: False)
     with pytest.raises(InputError, match="does not compute in bfloat16"):
-        export(msgspec.structs.replace(exporting, precision=("fp32", "bf16")))
+        export(replace(exporting, precision=("fp32", "bf16")))
     assert not exporting.out.parent.exists()
 
 
 @pytest.mark.parametrize("precision", [(), ("fp16",)])
 def test_a_bundle_without_fp32_is_refused_before_anything_is_done(precision, exporting):
     with pytest.raises(RecipeError, match=r"a bundle needs fp32.*add fp32 to --precision"):
-        export(msgspec.structs.replace(exporting, precision=precision))
+        export(replace(exporting, precision=precision))
     assert not exporting.out.parent.exists()
 
 

@@ -3,9 +3,9 @@
 from itertools import product
 from typing import get_args
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from models.answer import Question, answer_plant
@@ -34,7 +34,7 @@ def test_the_card_says_what_calibrated_the_network_and_draws_its_reliability(bun
 def test_thresholds_are_fitted_and_can_be_given(exporting, bundle):
     assert bundle.network("fp32").promises == Promises()  # 3 calibration pictures prove nothing
     changes = {"thresholds": ("genus=0.875",), "description": "Three drawn flowers."}
-    given = export(msgspec.structs.replace(exporting, **changes))
+    given = export(replace(exporting, **changes))
     assert given.record.description == "Three drawn flowers."
     assert bundle.record.description.startswith("Names 3 plants")
     fitted, found = (each.network("fp32").thresholds for each in (bundle, given))
@@ -87,7 +87,7 @@ def test_unknown_plants_of_few_genera_are_refused_before_the_network_runs(export
     lines = [f"{strangers / f'{number}.png'},Genusa alba" for number in range(40)]
     few.write_text("\n".join(["path,scientific_name", *lines]))
     with pytest.raises(DataError, match=r"too few genera .*got [01] for the fit"):
-        export(msgspec.structs.replace(exporting, unknown=(few,)))
+        export(replace(exporting, unknown=(few,)))
 
 
 def test_every_bundle_has_tables_and_says_what_they_were_fitted_on(bundle):
@@ -104,7 +104,7 @@ def test_bundle_carries_the_look_alikes_of_its_fp32_network(bundle, exporting, m
     one, other = (taxon.taxon_id for taxon in bundle.taxonomy.taxa[:2])
     monkeypatch.setattr("training.bundling.tables.look_alikes", lambda *_: {0: (1,)})
     out = exporting.out.with_name("look_alikes")
-    assert export(msgspec.structs.replace(exporting, out=out)).record.look_alikes == {one: (other,)}
+    assert export(replace(exporting, out=out)).record.look_alikes == {one: (other,)}
 
 
 def test_bundle_carries_the_coverage_of_its_candidate_sets_on_test_pictures(bundle):
@@ -141,13 +141,13 @@ def test_the_sealed_tables_answer_as_a_verdict(rejecting, manifest, things):
 def test_pictures_that_the_network_was_trained_on_are_named(trained_on, things, exporting):
     hashes = {"the same": list_negatives((things,)).sha256, "others": "ab" * 32}
     plant_output = {"negatives_sha256": hashes[trained_on]} if trained_on in hashes else None
-    checkpoint = msgspec.structs.replace(read_checkpoint(exporting.checkpoint), plant_output=plant_output)
+    checkpoint = replace(read_checkpoint(exporting.checkpoint), plant_output=plant_output)
     expected = {
         "none": "pictures without a plant",
         "the same": "pictures without a plant that the network was trained on",
         "others": "pictures without a plant that the network may have been trained on",
     }
-    found = _picture_sets(msgspec.structs.replace(exporting, negatives=(things,)), checkpoint).negatives
+    found = _picture_sets(replace(exporting, negatives=(things,)), checkpoint).negatives
     assert (found.name, len(found.paths)) == (expected[trained_on], 24)
 
 
@@ -157,4 +157,4 @@ def test_too_few_pictures_of_other_things_are_refused(exporting, things, tmp_pat
     for number in range(3):
         (few / f"{number}.png").write_bytes((things / f"{number}.png").read_bytes())
     with pytest.raises(DataError, match=r"too few pictures.*3 of 3.*at least 20"):
-        export(msgspec.structs.replace(exporting, negatives=(few,)))
+        export(replace(exporting, negatives=(few,)))

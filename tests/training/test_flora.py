@@ -22,7 +22,7 @@ from models.errors import RecipeError
 from tests.serving.program import service
 from tests.training.dataset.file_server import FileServer
 from tests.training.published_layouts import write_archives, write_published_layouts
-from tests.training.small import ROOT, losses_by_step, write_pictures
+from tests.training.small import RECIPE, ROOT, losses_by_step, write_pictures
 from tests.waiting import wait_until
 from training import flora as module
 from training.dataset.manifest import Manifest
@@ -31,11 +31,9 @@ from training.engine.stop_signal import EXIT_REQUEUE
 from training.flora import Command, run, steps
 from training.machine import Gpu
 
-TINY = str(ROOT / "tests" / "training" / "tiny.toml")
-
 
 def command(folder):
-    return Command(flora=folder / "plants", out=folder / "out", recipe=TINY)
+    return Command(flora=folder / "plants", out=folder / "out", recipe=str(RECIPE))
 
 
 def test_a_dry_run_prints_commands_that_can_be_typed_and_starts_nothing(tmp_path, capsys, monkeypatch):
@@ -205,7 +203,7 @@ def published(tmp_path_factory):
     for name, addresses in files.items():
         text = text.replace(f"[sources.{name}]", f"[sources.{name}]\nfiles = {addresses}")
     (root / "collection.toml").write_text(text.replace("taxon.tsv", str(written.root / "taxon.tsv")))
-    (root / "flora.toml").write_text(FLORA.format(collection=root / "collection.toml", recipe=TINY))
+    (root / "flora.toml").write_text(FLORA.format(collection=root / "collection.toml", recipe=RECIPE))
     contents = {f"/{path.relative_to(site)}": path.read_bytes() for path in site.rglob("*") if path.is_file()}
     server = FileServer(contents)
     with server.running() as address:

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from models.errors import CheckpointError
-from tests.training.small import ROOT
+from tests.training.small import RECIPE
 from training.forecast import on_this_machine
 from training.recipe import read_recipe
 from training.train import parse, train
 from training.tuning_trial import Trial
 
-TINY = ROOT / "tests" / "training" / "tiny.toml"
 CPU = torch.device("cpu")
 
 
@@ -34,7 +33,7 @@ def speeds(monkeypatch):
 
 def test_the_time_is_that_of_all_epochs_by_the_speed_of_some_steps(speeds):
     speeds += [10.0]
-    said = on_this_machine(read_recipe(TINY), 1800, CPU)  # two epochs
+    said = on_this_machine(read_recipe(RECIPE), 1800, CPU)  # two epochs
     assert said.startswith("forecast for 1,800 pictures, CPU, ")
     assert said.endswith("1 thread: about 6 min, and some more to validate")
 
@@ -48,18 +47,18 @@ def test_epochs_of_larger_pictures_take_longer(speeds):
 def test_where_other_programs_hinder_the_threads_one_is_tried(speeds, monkeypatch):
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
     speeds += [10.0, 60.0]
-    assert on_this_machine(read_recipe(TINY), 1800, CPU).endswith("with OMP_NUM_THREADS=1 before python 1 min")
+    assert on_this_machine(read_recipe(RECIPE), 1800, CPU).endswith("with OMP_NUM_THREADS=1 before python 1 min")
 
 
 def test_a_batch_that_does_not_fit_is_told(speeds):
-    assert "a batch of 4 does not fit into the memory" in on_this_machine(read_recipe(TINY), 1800, CPU)
+    assert "a batch of 4 does not fit into the memory" in on_this_machine(read_recipe(RECIPE), 1800, CPU)
 
 
 def test_a_forecast_needs_no_data_but_the_weights(speeds, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     speeds += [10.0]
-    train(parse([str(TINY), "--forecast", "1800"]))
+    train(parse([str(RECIPE), "--forecast", "1800"]))
     assert "about 6 min" in capsys.readouterr().out
     with pytest.raises(CheckpointError, match=r"nowhere\.pt"):
-        train(parse([str(TINY), "--forecast", "1800", "--weights", "nowhere.pt"]))
+        train(parse([str(RECIPE), "--forecast", "1800", "--weights", "nowhere.pt"]))
     assert not any(tmp_path.iterdir())

@@ -18,19 +18,8 @@ SMALLEST_PX, LARGER_PX, LARGEST_BATCH = 32, 8, 16
 def tiny_flags(recipe):
     """Flags for one epoch per picture size, each a little larger than the one before."""
     sides = [SMALLEST_PX + LARGER_PX * place for place in range(max(len(recipe.pictures.progressive), 1))]
-    flags = [
-        "--architecture",
-        "test_efficientnet",
-        "--weights",
-        "none",
-        "--device",
-        "cpu",
-        "--amp",
-        "off",
-        "--compile",
-        "off",
-    ]
-    flags += ["--drawn-species", 0, "--workers", 0]
+    flags = ["--architecture", "test_efficientnet", "--weights", "none", "--drawn-species", 0]
+    flags += ["--device", "cpu", "--amp", "off", "--compile", "off", "--workers", 0]
     flags += ["--epochs", len(sides), "--picture-px", sides[-1], "--serve-px", sides[-1]]
     flags += ["--batch-size", min(recipe.schedule.batch_size, LARGEST_BATCH)]
     flags += ["--log-every-steps", 1, "--warmup-epochs", min(recipe.schedule.warmup_epochs, 1)]

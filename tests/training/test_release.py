@@ -5,9 +5,9 @@ import signal
 import stat
 from pathlib import Path
 
-import msgspec
 import pytest
 import tyro
+from msgspec.structs import replace
 
 from models.bundle import load_bundle
 from models.errors import BundleError, DataError
@@ -170,9 +170,9 @@ def test_other_taxa_are_shown_with_the_figures(bundles, flowers, tmp_path, capsy
     monkeypatch.setenv("COLUMNS", "400")
     manifest, registry = Manifest(flowers), tmp_path / "registry"
     taxonomy = manifest.taxonomy
-    other = msgspec.structs.replace(taxonomy.taxa[2], taxon_id="bellis-perennis", scientific_name="Bellis perennis")
-    outputs = (*taxonomy.outputs[:2], msgspec.structs.replace(taxonomy.outputs[2], taxon_id=other.taxon_id))
-    taxonomy = msgspec.structs.replace(taxonomy, taxa=(*taxonomy.taxa[:2], other), outputs=outputs)
+    other = replace(taxonomy.taxa[2], taxon_id="bellis-perennis", scientific_name="Bellis perennis")
+    outputs = (*taxonomy.outputs[:2], replace(taxonomy.outputs[2], taxon_id=other.taxon_id))
+    taxonomy = replace(taxonomy, taxa=(*taxonomy.taxa[:2], other), outputs=outputs)
     new = seal_color_bundle(tmp_path / "new", flowers, version="3", taxonomy=taxonomy).folder
     options = ["--data", flowers, "--workers", 0]
     release("promote", bundles[1], registry)

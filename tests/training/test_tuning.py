@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from unittest import mock
 
 import msgspec
@@ -13,9 +12,10 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from msgspec.structs import replace
 
 from tests.make import ROOT, require_ended
-from tests.training.small import command
+from tests.training.small import RECIPE, command
 from tests.waiting import wait_until
 from training import tuning, tuning_trial
 from training.engine.losses import TrainingClasses
@@ -33,10 +33,9 @@ from training.tuning import (
 )
 from training.tuning_trial import MAX_MEMORY_SHARE, Trial, with_batch_size
 
-TINY = read_recipe(Path(__file__).parent / "tiny.toml")
+TINY = read_recipe(RECIPE)
 THREE = TrainingClasses((0, 1, 2), 3, (10.0, 10.0, 10.0))
 CPU = torch.device("cpu")
-replace = msgspec.structs.replace
 
 
 class Machine:
@@ -161,10 +160,12 @@ def test_the_error_names_the_reason_if_nothing_runs():
 # ---- the proposal
 
 
+def proposed(trial, recipe=TINY, num_ranks=1, loaded_per_s=1e9):
+    return propose(recipe, trial, [trial], device="CPU", num_ranks=num_ranks, loaded_per_s=loaded_per_s)
+
+
 def proposal(size, num_ranks=1, **schedule):
-    recipe = replace(TINY, schedule=replace(TINY.schedule, **schedule))
-    trial = Machine()(size)
-    return propose(recipe, trial, [trial], device="CPU", num_ranks=num_ranks, loaded_per_s=1e9)
+    return proposed(Machine()(size), replace(TINY, schedule=replace(TINY.schedule, **schedule)), num_ranks)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +184,7 @@ def test_rates_grow_with_the_square_root_of_the_pictures_of_a_step(
 
 def test_a_recipe_with_cuda_graphs_gets_a_proposal_that_accumulates_nothing():
     recipe = replace(TINY, hardware=replace(TINY.hardware, compile="reduce-overhead"))
-    trial = Machine()(2)
-    found = propose(recipe, trial, [trial], device="CPU", num_ranks=1, loaded_per_s=1e9)
+    found = proposed(Machine()(2), recipe)
     assert found.accumulate == 1
     assert found.backbone_lr == pytest.approx(TINY.schedule.backbone_lr / 2**0.5, rel=0.01)  # 2 pictures of 4
 
@@ -196,8 +196,7 @@ def test_a_recipe_with_cuda_graphs_gets_a_proposal_that_accumulates_nothing():
 def test_workers_keep_up_with_the_network_as_far_as_the_cores_go(loaded, workers, num_cores, expected, monkeypatch):
     monkeypatch.setattr(tuning, "cores", lambda: num_cores)
     recipe = replace(TINY, data=replace(TINY.data, workers=workers))
-    trial = Trial(batch_size=16, pictures_per_s=150)
-    found = propose(recipe, trial, [trial], device="CPU", num_ranks=1, loaded_per_s=loaded)
+    found = proposed(Trial(batch_size=16, pictures_per_s=150), recipe, loaded_per_s=loaded)
     assert found.workers == expected
     limit = "limits the run" if loaded < 150 else "keeps up"
     assert any(limit in reason for reason in found.reasons)

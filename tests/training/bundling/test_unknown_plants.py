@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from models.answer import Question, answer_plant
 from models.errors import DataError
 from models.scoring import AnswerModel
-from models.taxonomy import Output, Taxon, Taxonomy
+from tests.models.tiny import species, taxonomy_of
 from tests.training.bundling.drawn_outputs import NOISE, NUM_FEATURES, draw_outputs, table_data
 from tests.training.small import make_taxonomy
 from training.bundling.mistakes import mistaken_taxa
@@ -25,15 +25,7 @@ from training.bundling.unknown_plants import (
 )
 from training.evaluation.predictions import RankScores, score_pictures
 
-TAXA = (
-    Taxon("quercus-robur", "Quercus robur", "species", genus="Quercus", family="Fagaceae"),
-    Taxon("rosa-canina", "Rosa canina", "species", genus="Rosa", family="Rosaceae"),
-)
-KNOWN = Taxonomy(
-    taxonomy_version="test",
-    taxa=TAXA,
-    outputs=tuple(Output(key=f"all:{taxon.taxon_id}", source="all", taxon_id=taxon.taxon_id) for taxon in TAXA),
-)
+KNOWN = taxonomy_of(species("Quercus robur", "Fagaceae"), species("Rosa canina", "Rosaceae"))
 
 
 def looked_up(*names):

@@ -2,7 +2,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from models.taxonomy import Output, Taxon, Taxonomy
+from tests.models.tiny import genus_only, species, taxonomy_of
 from tests.training.dataset.labeled import picture
 from training.dataset.splits import (
     group_names,
@@ -13,14 +13,9 @@ from training.dataset.splits import (
 
 
 def test_a_species_has_the_name_of_its_genus_only_where_a_class_has_no_other():
-    names = {"crocus": ("genus", "Crocus"), "crocus-vernus": ("species", "Crocus"), "rosa-rubra": ("species", "Rosa")}
-    names["rosa-alba"] = ("species", "Rosa")
-    taxonomy = Taxonomy(
-        taxonomy_version="test",
-        taxa=tuple(Taxon(taxon_id=id_, rank=rank, scientific_name=id_, genus=of) for id_, (rank, of) in names.items()),
-        outputs=tuple(Output(key=f"s:{id_}", source="s", taxon_id=id_) for id_ in names),
-    )
-    codes = name_codes([picture(f"s:{name}", f"s:{name}") for name in names], taxonomy).tolist()
+    names = ("Crocus vernus", "Rosa rubra", "Rosa alba")
+    taxonomy = taxonomy_of(genus_only("Crocus"), *map(species, names))
+    codes = name_codes([picture(key, key) for key in taxonomy.output_keys], taxonomy).tolist()
     assert codes[0] == codes[1]
     assert len(set(codes)) == 3
 

@@ -13,6 +13,7 @@ from models.scoring import AnswerModel
 from models.session import NetworkOutput
 from models.taxonomy import Output, Taxon, Taxonomy
 from tests.models.open_files import open_files
+from tests.models.tiny import genus_only, species, taxonomy_of
 from tests.training.small import make_taxonomy, write_data
 from training.dataset.manifest import Manifest
 from training.evaluation.predictions import (
@@ -111,16 +112,12 @@ def test_any_picture_of_a_plant_may_be_drawn():
 
 
 TAXA = (
-    Taxon(taxon_id="alba", rank="species", scientific_name="Rosa alba", genus="Rosa", family="Rosaceae"),
-    Taxon(taxon_id="rubra", rank="species", scientific_name="Rosa rubra", genus="Rosa", family="Rosaceae"),
-    Taxon(taxon_id="malus", rank="genus", scientific_name="Malus", genus="Malus", family="Rosaceae"),
-    Taxon(taxon_id="iris", rank="species", scientific_name="Iris lutea", genus="Iris"),
+    species("Rosa alba", "Rosaceae"),
+    species("Rosa rubra", "Rosaceae"),
+    genus_only("Malus", "Rosaceae"),
+    species("Iris lutea"),
 )
-TAXONOMY = Taxonomy(
-    taxonomy_version="test",
-    taxa=TAXA,
-    outputs=tuple(Output(key=f"a:{taxon.taxon_id}", source="a", taxon_id=taxon.taxon_id) for taxon in TAXA),
-)
+TAXONOMY = taxonomy_of(*TAXA)
 
 
 def rank_scores(probabilities, labels, taxonomy):
@@ -160,7 +157,7 @@ def test_taxa_without_a_genus_share_none_and_are_never_right():
 
 
 def test_a_name_that_leaves_out_a_harmful_genus_has_no_score():
-    taxa = tuple(replace(taxon, genus="Toxicodendron") if taxon.taxon_id == "iris" else taxon for taxon in TAXA)
+    taxa = tuple(replace(taxon, genus="Toxicodendron") if taxon.genus == "Iris" else taxon for taxon in TAXA)
     found = rank_scores(
         np.array([[0.96, 0.01, 0.0, 0.03], [0.971, 0.01, 0.0, 0.019], [0.1, 0.0, 0.0, 0.9]]),
         np.array([0, 0, 3]),

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from models.errors import DataError
+from tests.training.small import prepare_folder
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.evaluate import Evaluate, evaluate
 from training.evaluation.provenance import OTHER_DATA, is_other_data
 from training.export import Export, export
 from training.loading.shards import Pack, pack
-from training.prepare import Folder, prepare
 
 OTHER = "ab" * 32
 
@@ -23,7 +23,7 @@ OTHER = "ab" * 32
 def other_split(pictures, tmp_path_factory):
     """The same pictures and outputs in another split: half of them are test pictures, of which most were trained on."""
     folder = tmp_path_factory.mktemp("other") / "data"
-    prepare(Folder(pictures=pictures, out=folder, test_share=0.5, workers=1))
+    prepare_folder(pictures, folder, test_share=0.5)
     return folder
 
 
