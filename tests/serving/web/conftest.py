@@ -14,6 +14,8 @@ from tests.serving.web.tab import VIEWS, StagedTab, Tab, chromium
 
 WEB = Path(__file__).resolve().parents[3] / "serving" / "web"
 
+NO_CONNECTION = ("ERR_INTERNET_DISCONNECTED", "ERR_SOCKET_NOT_CONNECTED")  # the second while it is being lost
+
 # Reads one call a line, writes one result a line; undefined becomes null.
 DRIVER = """
 import { readFileSync } from "node:fs";
@@ -108,7 +110,7 @@ def new_page(browser):
 
     def note(message):
         # The page shows these itself: a failure of `/identify`, and that the test took the connection away.
-        is_shown = message.location["url"].endswith("/identify") or "ERR_INTERNET_DISCONNECTED" in message.text
+        is_shown = message.location["url"].endswith("/identify") or message.text.endswith(NO_CONNECTION)
         if message.type == "error" and not is_shown:
             errors.append(message.text)
 

@@ -107,7 +107,7 @@ class Tab:
         found = self.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
         faults = [(fault["id"], [node["html"] for node in fault["nodes"]]) for fault in found]
         assert faults == [], faults
-        assert not self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+        assert not self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"), "scrolls sideways"
 
 
 class StagedTab(Tab):
