@@ -8,7 +8,7 @@ from models.answer import Question, answer_plant
 from models.bundle import WITH_PLACE
 from models.place import Where
 from tests.training.small import with_columns
-from training.bundling import candidates, place
+from training.bundling import place
 from training.export import export
 
 BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
@@ -18,7 +18,7 @@ BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
 def bundle(exporting, manifest, monkeypatch):
     """Every second class was photographed in Berlin, the others in Sydney; few pictures suffice."""
     is_east = manifest.taxonomy.taxon_of_output[manifest.labels] % 2 == 1
-    monkeypatch.setattr(candidates, "LEAST_RECORDS", 1)
+    monkeypatch.setattr(place, "LEAST_RECORDS", 1)
     monkeypatch.setattr(place, "LEAST_PLANTS", 1)
     monkeypatch.setattr(place, "MOST_LOST", 1.0)
     columns = {

@@ -18,9 +18,8 @@ from models.errors import BundleError
 from models.metrics import Whole
 from models.preprocess import InputSpec
 from models.ranking import Rank, output_probabilities
-from models.scoring import AnswerModel
 from training.bundling.onnx_file import write_fp16, write_fp32, write_rounded
-from training.bundling.place import LEAST_RECORDS, PlaceData, fit_prior, placed_rows, records_of
+from training.bundling.place import PlaceData, place_data, place_metrics
 from training.bundling.rejection import MOST_PLANTS
 from training.bundling.tables import Fitted, LabeledOutputs, TableData, fit_tables
 from training.bundling.thresholds import fit_temperature
@@ -34,10 +33,8 @@ from training.evaluation.predictions import (
     Outputs,
     Predictions,
     Rows,
-    chosen_rows,
     chunks,
     one_picture_each,
-    score_pictures,
 )
 from training.evaluation.split_metrics import SplitMetrics, metric, paired_loss, split_metrics
 
@@ -67,6 +64,10 @@ class PictureSets(msgspec.Struct, frozen=True):
     """All training pictures, from which the bundle learns where plants lie among the features."""
     test: Pictures
     """For the metrics."""
+    calibration: Whole
+    """Positions of one picture of each plant among those for the temperature, for thresholds and tables."""
+    place: PlaceData | None = None
+    """Where the training pictures and these plants were photographed; None if too few have a place."""
     negatives: PictureFiles | None = None
     """Pictures without a plant, for the plant head."""
     unknown: UnknownFiles | None = None
@@ -90,11 +91,16 @@ def picture_sets(
         return pictures_of(manifest, name, spec, workers, other_data=other_data)
 
     validation = split("validation")
+    temperature = split("calibration") if manifest.has("calibration") else validation
+    features = split("train")
+    calibration = one_picture_each(temperature.plants)
     return PictureSets(
         validation=validation,
-        temperature=split("calibration") if manifest.has("calibration") else validation,
-        features=split("train"),
+        temperature=temperature,
+        features=features,
         test=split("test"),
+        calibration=calibration,
+        place=place_data(manifest, features.rows, temperature.rows[calibration]),
         negatives=negatives,
         unknown=unknown,
         other_data=other_data,
@@ -219,7 +225,7 @@ def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapp
     """
     held_out = sets.temperature
     test = sets.test
-    taxonomy = sets.test.manifest.taxonomy
+    taxonomy = test.manifest.taxonomy
     temperature = fit_temperature(network.outputs(held_out).logits, held_out.labels, taxonomy, held_out.plants)
     unknown_plants = None
     if sets.unknown is not None:
@@ -232,7 +238,7 @@ def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapp
     measured = split_metrics(predictions)
     metrics = [metric(name, getattr(measured, name), test.name, len(test)) for name in SplitMetrics.__struct_fields__]
     metrics += fitted.metrics
-    metrics += _place_metrics(outputs, predictions, test, model)
+    metrics += place_metrics(outputs.logits, predictions, test, model)
     if unknown_plants is not None:
         metrics += unknown_metrics(unknown_plants.choose(unknown_plants.names.judges_M), predictions, model)
     coverages = []
@@ -251,38 +257,17 @@ def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapp
     return Candidate(network.path, network, fitted, predictions, tuple(metrics), tuple(coverages))
 
 
-def _place_metrics(outputs: Outputs, found: Predictions, test: Pictures, model: AnswerModel) -> list[Metric]:
-    """Measures the test pictures that have a place, with and without it."""
-    records, has_place = records_of(test.manifest, test.rows)
-    if model.place is None or not len(records):
-        return []
-    chosen = np.flatnonzero(has_place)
-    data = f"{test.name}, those with a place"
-    place = model.place
-    rows = placed_rows(chosen_rows(outputs.logits, chosen), records, place.prior, place.rule, model)
-    without = replace(found.subset(chosen), plants_N=np.arange(len(chosen)))
-    placed = score_pictures(rows, without.labels_N, replace(model, temperature=place.rule.temperature))
-    metrics = []
-    for name, each in (("off", without), ("on", placed)):
-        figures = split_metrics(each)
-        metrics.append(metric(f"top1_taxon_place_{name}", figures.top1_taxon, data))
-        metrics.append(metric(f"ece_place_{name}", figures.ece, data))
-    return metrics
-
-
 def _table_data(network: CachedNetwork, sets: PictureSets, unknown_plants: UnknownPlants | None = None) -> TableData:
-    """Runs the network on what the tables are fitted on; of each calibration plant one picture is used."""
+    """Runs the network on what the tables are fitted on."""
     held_out = sets.temperature
-    taxonomy = sets.temperature.manifest.taxonomy
     files = sets.negatives
-    outputs = network.outputs(held_out)
-    chosen = one_picture_each(held_out.plants)
     negatives = None
     groups = np.zeros(0, np.intp)
     if files is not None:
         negatives, readable = network.outputs_of_files(files)
         groups = files.groups(readable)
-    calibration = LabeledOutputs(outputs.choose(chosen), held_out.labels[chosen])
+    outputs = network.outputs(held_out).choose(sets.calibration)
+    calibration = LabeledOutputs(outputs, held_out.labels[sets.calibration])
     validation = None
     if held_out is not sets.validation:
         plants = replace(sets.validation, rows=sets.validation.rows[one_picture_each(sets.validation.plants)])
@@ -290,13 +275,8 @@ def _table_data(network: CachedNetwork, sets: PictureSets, unknown_plants: Unkno
         validation = LabeledOutputs(network.outputs(plants), plants.labels)
     elif files is not None or unknown_plants is not None:
         validation = calibration
-    records, _ = records_of(sets.features.manifest, sets.features.rows)
-    place = None
-    if len(records) >= LEAST_RECORDS:
-        prior = fit_prior(records, len(taxonomy.taxa))
-        place = PlaceData(prior, *records_of(held_out.manifest, held_out.rows[chosen]))
     return TableData(
-        taxonomy=taxonomy,
+        taxonomy=held_out.manifest.taxonomy,
         calibration=calibration,
         training_features=network.features(sets.features),
         training_labels=sets.features.labels,
@@ -307,7 +287,7 @@ def _table_data(network: CachedNetwork, sets: PictureSets, unknown_plants: Unkno
         num_pictures=len(held_out),
         proves=not sets.other_data and held_out is not sets.validation,
         negatives_data="" if files is None else files.name,
-        place=place,
+        place=sets.place,
         unknown_plants=None if unknown_plants is None else unknown_plants.choose(~unknown_plants.names.judges_M),
     )
 

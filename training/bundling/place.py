@@ -1,11 +1,13 @@
 """Fits the part `place` of a bundle on the coordinates and dates of training pictures, and chooses how it is used.
 
 One half of the calibration plants with a place chooses the rule: the weight and the floor at which the right taxon is
-likeliest. `tables.py` fits the temperature, thresholds, promises and candidate sets of answers with a place on the
-other half.
+likeliest. On the other half the temperature, thresholds, promises and candidate sets of answers with a place are
+fitted.
+
+Letters in names: N calibration plants, M strangers, T taxa, O outputs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from itertools import product
 from typing import Final
@@ -16,12 +18,26 @@ from msgspec.structs import replace
 from scipy.special import logsumexp
 
 from models.arrays import Columns, Flags
+from models.bundle_record import Metric
+from models.calibration import conformal_table_of
 from models.metrics import Whole, top_k_hits
-from models.place import SIDES_KM, CellCounts, PlacePrior, PlaceRule, Where, band_at, cells_at
-from models.ranking import Floats, Thresholds
+from models.place import SIDES_KM, CellCounts, PlaceModel, PlacePrior, PlaceRule, Where, band_at, cells_at
+from models.ranking import Floats, Rank, Thresholds
 from models.scoring import AnswerModel, add_place, probabilities
+from training.bundling.thresholds import FittedThresholds, fit_temperature
+from training.bundling.unknown_plants import UnknownPlants, drawn_among
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import ComputedRows, Rows, chosen_rows, chunks
+from training.evaluation.pictures import Pictures
+from training.evaluation.predictions import (
+    ComputedRows,
+    Predictions,
+    RankScores,
+    Rows,
+    chosen_rows,
+    chunks,
+    score_pictures,
+)
+from training.evaluation.split_metrics import metric, split_metrics
 
 LEAST_RECORDS: Final = 1_000
 """Training pictures with a place that a prior needs."""
@@ -138,7 +154,7 @@ def choose_rule(measure: Callable[[PlaceRule | None], tuple[Floats, float]]) -> 
 
 
 class PlaceData(msgspec.Struct, frozen=True):
-    """Where the calibration plants were photographed."""
+    """Where the training pictures and the calibration plants were photographed."""
 
     prior: PlacePrior
     """Fitted on training pictures."""
@@ -150,6 +166,67 @@ class PlaceData(msgspec.Struct, frozen=True):
     def half(self, first: int) -> tuple[Whole, Records]:
         """Returns every second plant that has a place, as positions among all plants, and their records."""
         return np.flatnonzero(self.has_place_N)[first::2], self.records.subset(slice(first, None, 2))
+
+
+def place_data(manifest: Manifest, training: Whole, plants: Whole) -> PlaceData | None:
+    """Fits the prior on training pictures, and looks up the calibration plants; None if too few pictures have a place.
+
+    Both are rows of the manifest, one of each plant.
+    """
+    records, _ = records_of(manifest, training)
+    if len(records) < LEAST_RECORDS:
+        return None
+    return PlaceData(fit_prior(records, len(manifest.taxonomy.taxa)), *records_of(manifest, plants))
+
+
+def fit_place(
+    place: PlaceData,
+    logits: Rows,
+    plants: Predictions,
+    kept_N: Flags,
+    model: AnswerModel,
+    *,
+    prior_T: Floats,
+    fit_names: Callable[[Mapping[Rank, RankScores]], FittedThresholds],
+    strangers: tuple[UnknownPlants, Flags] | None = None,
+) -> tuple[PlaceModel, tuple[float, float]] | tuple[None, None]:
+    """Chooses how place is used on half of the calibration plants, and fits what follows on the other half.
+
+    Returns what answers with a place need, and the share of the other half whose likeliest taxon is right, without and
+    with place; nothing if place does not help.
+
+    Args:
+        place: Where the plants stand. Strangers stand at places of these plants.
+        logits: Those of the plants.
+        plants: Their scores without place.
+        kept_N: Whether each plant reaches the cutoffs.
+        model: Gives taxonomy and temperature.
+        prior_T: Share of each taxon among the training pictures.
+        fit_names: Fits thresholds to the names of plants that are kept.
+        strangers: Unknown plants, and whether each reaches the cutoffs.
+    """
+    rule = fit_rule(place, logits, plants.taxon_labels_N, model)
+    if rule is None:
+        return None, None
+    chosen, records = place.half(1)
+    labels = plants.labels_N[chosen]
+    placed = placed_rows(chosen_rows(logits, chosen), records, place.prior, rule, model)
+    temperature = fit_temperature(placed, labels, model.taxonomy, np.arange(len(labels)))
+    scored = AnswerModel(model.taxonomy, temperature)
+    found = score_pictures(placed, labels, scored)
+    named = found.subset(kept_N[chosen])
+    if strangers is not None:
+        unknown, kept_M = strangers
+        drawn = unknown.choose(kept_M & drawn_among(unknown.names, len(chosen)))
+        there = records.subset(np.random.default_rng(0).integers(len(labels), size=len(drawn.outputs.logits)))
+        placed = placed_rows(drawn.outputs.logits, there, place.prior, rule, model)
+        elsewhere = replace(drawn, outputs=drawn.outputs._replace(logits=placed))
+        named = Predictions.join((named, elsewhere.predictions(scored)))
+    fitted = fit_names(named.rank_scores)
+    rule = replace(rule, temperature=temperature, thresholds=fitted.thresholds, promises=fitted.promises)
+    conformal = conformal_table_of(found.right_N, found.taxon_labels_N, prior_T)
+    top1 = (float(plants.top_k_hits(1)[chosen].mean()), float(found.top_k_hits(1).mean()))
+    return PlaceModel(place.prior, rule, conformal), top1
 
 
 def fit_rule(data: PlaceData, logits_NO: Rows, taxa_N: Whole, model: AnswerModel) -> PlaceRule | None:
@@ -199,3 +276,22 @@ def placed_rows(logits: Rows, records: Records, prior: PlacePrior, rule: PlaceRu
         return add_place(logits[chosen], log_ratios(prior, records.subset(chosen)), rule, model).astype(np.float32)
 
     return ComputedRows(logits.shape, read)
+
+
+def place_metrics(logits: Rows, found: Predictions, test: Pictures, model: AnswerModel) -> list[Metric]:
+    """Measures the test pictures that have a place, with and without it; `found` are the scores of all, without it."""
+    records, has_place = records_of(test.manifest, test.rows)
+    if model.place is None or not len(records):
+        return []
+    chosen = np.flatnonzero(has_place)
+    data = f"{test.name}, those with a place"
+    place = model.place
+    rows = placed_rows(chosen_rows(logits, chosen), records, place.prior, place.rule, model)
+    without = replace(found.subset(chosen), plants_N=np.arange(len(chosen)))
+    placed = score_pictures(rows, without.labels_N, replace(model, temperature=place.rule.temperature))
+    metrics = []
+    for name, each in (("off", without), ("on", placed)):
+        figures = split_metrics(each)
+        metrics.append(metric(f"top1_taxon_place_{name}", figures.top1_taxon, data))
+        metrics.append(metric(f"ece_place_{name}", figures.ece, data))
+    return metrics

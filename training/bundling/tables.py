@@ -5,6 +5,7 @@ Letters in names: N calibration plants, one picture each; M other pictures; T ta
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -15,12 +16,11 @@ from models.arrays import Flags, Positions
 from models.bundle_record import Metric
 from models.calibration import Calibration, ConformalTable, Cutoffs, FamiliarityTable, FittedOn, conformal_table_of
 from models.metrics import Whole, share
-from models.place import PlaceModel
 from models.ranking import Floats, MistakenTaxa, Rank
 from models.scoring import AnswerModel, decide
 from models.taxonomy import Taxonomy
 from training.bundling.mistakes import look_alikes, mistaken_taxa
-from training.bundling.place import PlaceData, fit_rule, placed_rows
+from training.bundling.place import PlaceData, fit_place
 from training.bundling.rejection import (
     FittedHead,
     HeadInputs,
@@ -29,14 +29,13 @@ from training.bundling.rejection import (
     fit_features,
     fit_head,
 )
-from training.bundling.thresholds import FittedThresholds, fit_temperature, fit_thresholds
+from training.bundling.thresholds import FittedThresholds, fit_thresholds
 from training.bundling.unknown_plants import UnknownPlants, drawn_among
 from training.evaluation.predictions import (
     ComputedRows,
     Outputs,
     Predictions,
     Rows,
-    chosen_rows,
     score_pictures,
 )
 from training.evaluation.split_metrics import auroc, metric
@@ -154,16 +153,29 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     cutoffs = Cutoffs(0.0 if head is None else head.cutoff, familiar_cutoff(_familiarity(plants), judged_M))
     kept_N = _kept(plants, cutoffs)
     named = plants.subset(kept_N)
-    kept_M = None
+    strangers = None
     if unknown_plants is not None and others is not None:
         kept_M = _kept(others, cutoffs)
+        strangers = unknown_plants, kept_M
         drawn_M = drawn_among(unknown_plants.names, len(kept_N))
         named = Predictions.join((named, others.subset(drawn_M & kept_M)))
     mistaken_T = np.zeros(len(taxonomy.taxa), dtype=bool)
     if validation is not None and "species" not in fixed:
         mistaken_T = mistaken_taxa(validation.found, plants, len(taxonomy.taxa))
-    thresholds = fit_thresholds(named.rank_scores, fixed, mistaken_T[named.named_N], proves=data.proves)
-    place, place_top1 = fit_place(data, plants, kept_N, model, fixed, kept_M=kept_M)
+    fit_names = partial(fit_thresholds, fixed=fixed, proves=data.proves)
+    thresholds = fit_names(named.rank_scores, mistaken_N=mistaken_T[named.named_N])
+    place = place_top1 = None
+    if data.place is not None:
+        place, place_top1 = fit_place(
+            data.place,
+            data.calibration.outputs.logits,
+            plants,
+            kept_N,
+            model,
+            prior_T=data.prior_T,
+            fit_names=fit_names,
+            strangers=strangers,
+        )
     model = replace(
         model,
         thresholds=thresholds.thresholds,
@@ -239,47 +251,6 @@ def _fit_familiarity(
     distance_N = distances_to_others(tables.features, trained_T, inputs.features, taxon_N)
     others = _Seen(found, HeadInputs(inputs.features, found.confidence_N, distance_N)).scores(tables)
     return tables, others, _familiarity(others)
-
-
-def fit_place(
-    data: TableData,
-    plants: Predictions,
-    kept_N: Flags,
-    model: AnswerModel,
-    fixed: Mapping[Rank, float],
-    *,
-    kept_M: Flags | None = None,
-) -> tuple[PlaceModel, tuple[float, float]] | tuple[None, None]:
-    """Chooses how place is used on half of the calibration plants, and fits what follows on the other half.
-
-    Returns what answers with a place need, and the share of the other half whose likeliest taxon is right, without and
-    with place; nothing if place does not help. `kept_N` and `kept_M` say which plants and strangers reach the cutoffs.
-    Strangers stand at places of these plants.
-    """
-    place = data.place
-    logits = data.calibration.outputs.logits
-    rule = None if place is None else fit_rule(place, logits, plants.taxon_labels_N, model)
-    if place is None or rule is None:
-        return None, None
-    chosen, records = place.half(1)
-    labels = plants.labels_N[chosen]
-    placed = placed_rows(chosen_rows(logits, chosen), records, place.prior, rule, model)
-    temperature = fit_temperature(placed, labels, model.taxonomy, np.arange(len(labels)))
-    scored = AnswerModel(model.taxonomy, temperature)
-    found = score_pictures(placed, labels, scored)
-    named = found.subset(kept_N[chosen])
-    if data.unknown_plants is not None and kept_M is not None:
-        drawn = data.unknown_plants.choose(kept_M & drawn_among(data.unknown_plants.names, len(chosen)))
-        outputs = drawn.outputs
-        there = records.subset(np.random.default_rng(0).integers(len(labels), size=len(outputs.logits)))
-        placed = placed_rows(outputs.logits, there, place.prior, rule, model)
-        strangers = replace(drawn, outputs=Outputs(placed, outputs.features)).predictions(scored)
-        named = Predictions.join((named, strangers))
-    fitted = fit_thresholds(named.rank_scores, fixed, proves=data.proves)
-    rule = replace(rule, temperature=temperature, thresholds=fitted.thresholds, promises=fitted.promises)
-    conformal = conformal_table_of(found.right_N, found.taxon_labels_N, data.prior_T)
-    top1 = (float(plants.top_k_hits(1)[chosen].mean()), float(found.top_k_hits(1).mean()))
-    return PlaceModel(place.prior, rule, conformal), top1
 
 
 def _candidate_tables(found: Predictions, mistaken_T: Flags, prior_T: Floats) -> dict[str, ConformalTable]:

@@ -163,7 +163,7 @@ def test_of_each_calibration_plant_one_picture_counts_in_the_tables(tmp_path):
 
 def test_the_prior_counts_training_pictures_and_a_plant_stands_where_its_picture_was_taken(tmp_path, monkeypatch):
     """Training in Berlin, calibration in Paris, test in Sydney; each calibration picture has a longitude of its own."""
-    monkeypatch.setattr("training.bundling.candidates.LEAST_RECORDS", 2)
+    monkeypatch.setattr("training.bundling.place.LEAST_RECORDS", 2)
     longitude = [13.4, 13.4, *(2.25 + number / 32 for number in range(10)), 151.2, 151.2]
     longitude[10] = None  # the only picture of plant c
     latitude = [52.5] * 2 + [48.9] * 10 + [-33.9] * 2

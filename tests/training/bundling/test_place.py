@@ -24,13 +24,14 @@ from training.bundling.place import (
     Thresholds,
     choose_rule,
     count_records,
+    fit_place,
     fit_prior,
     records_of,
 )
-from training.bundling.tables import LabeledOutputs, fit_place, fit_tables
+from training.bundling.tables import fit_tables
 from training.bundling.thresholds import fit_thresholds
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import Outputs, score_pictures
+from training.evaluation.predictions import score_pictures
 
 NUM_TAXA, NUM_PLANTS = 20, 1500
 TAXONOMY = taxonomy_of(*(species(f"Rosa t{number:02}", "Rosaceae") for number in range(NUM_TAXA)))
@@ -58,14 +59,16 @@ def fitted(**options):
 def fit(prior, records, logits, *, kept_N=None, taxonomy=TAXONOMY, labels=None):
     every = np.ones(len(records), bool)
     model = AnswerModel(taxonomy, 1.0)
-    labels = records.taxon_N if labels is None else labels
-    data = table_data(
-        taxonomy=taxonomy,
-        calibration=LabeledOutputs(Outputs(logits, logits), labels),
-        training_labels=np.arange(NUM_TAXA),
-        place=PlaceData(prior, records, every),
+    plants = score_pictures(logits, records.taxon_N if labels is None else labels, model)
+    return fit_place(
+        PlaceData(prior, records, every),
+        logits,
+        plants,
+        every if kept_N is None else kept_N,
+        model,
+        prior_T=np.full(NUM_TAXA, 1 / NUM_TAXA),
+        fit_names=fit_thresholds,
     )
-    return fit_place(data, score_pictures(logits, labels, model), every if kept_N is None else kept_N, model, {})
 
 
 def test_place_raises_accuracy_where_confusions_grow_elsewhere():
