@@ -168,18 +168,19 @@ def _unknown_plants(command: Evaluate) -> dict[str, tuple[Path, ...]]:
     """Lists the pictures that judge the answers of a bundle, before anything is measured."""
     from training.loading.negatives import NOT_A_PLANT, UNKNOWN_PLANT, list_negatives
 
-    labels = {"things": NOT_A_PLANT, "unknown": UNKNOWN_PLANT}  # a missing folder is an error that names its flag
-    given = {"things": command.negatives, "unknown": command.unknown}
-    folders = {name: folder for name, folder in given.items() if folder is not None}
-    if folders and command.bundle is None:
+    given = {"things": (command.negatives, NOT_A_PLANT), "unknown": (command.unknown, UNKNOWN_PLANT)}
+    folder = command.negatives or command.unknown
+    if folder is not None and command.bundle is None:
         raise DataError(
             "pictures without a label judge the answers of a bundle, and none is given",
-            value=next(iter(folders.values())),
+            value=folder,
             remedy="give --bundle DIR, or leave out --negatives and --unknown",
         )
     return {
-        name: list_negatives((folder,), (command.negatives_split,), labels[name]).paths
-        for name, folder in folders.items()
+        # A missing folder is an error that names the flag of its label.
+        name: list_negatives((folder,), (command.negatives_split,), label).paths
+        for name, (folder, label) in given.items()
+        if folder is not None
     }
 
 

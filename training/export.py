@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -84,7 +84,7 @@ class Export(Section, frozen=True, kw_only=True):
     """Version of the model; default: 1.0.0, or the next after the last bundle of this name beside `out`, as 1.1.0."""
     description: str = ""
     """What the model names and for whom, in a sentence that the page shows; default: the size of the data."""
-    precision: tuple[Literal["fp32", "fp16", "bf16"], ...] = ("fp32",)
+    precision: tuple[Precision, ...] = ("fp32",)
     """Precisions of the networks in the bundle; fp32 is required, fp16 is for GPUs, bf16 for processors with bfloat16
     (needs OpenVINO and such a processor). A network that fails its release checks is left out; the bundle then holds
     its figures only."""
@@ -284,12 +284,14 @@ def _seal(
     write_calibration(folder / CALIBRATION_FILE, tables)
     networks = {precision: (each.path, each.fitted.model.temperature) for precision, each in released.items()}
     (folder / GOLDEN_FILE).write_bytes(msgspec.json.encode(record_golden(networks, sets.validation.spec)))
-    record = describe(checkpoint, sets, made, command.note)
-    record = replace(
-        record,
+    record = describe(
+        checkpoint,
+        sets,
+        made,
         name=command.name,
         version=command.model_version,
-        description=command.description or record.description,
+        description=command.description,
+        note=command.note,
         parts=parts,
     )
     card = model_card(

@@ -17,6 +17,7 @@ from models.bundle_record import (
     BundleRecord,
     DataSource,
     FailedNetwork,
+    FileName,
     NetworkFile,
     Precision,
 )
@@ -84,12 +85,20 @@ def _logits(session: NetworkSession, pixels_BCHW: Pixels) -> Floats:
 
 
 def describe(
-    checkpoint: Checkpoint, sets: PictureSets, made: Mapping[Precision, Candidate | FailedNetwork], note: str
+    checkpoint: Checkpoint,
+    sets: PictureSets,
+    made: Mapping[Precision, Candidate | FailedNetwork],
+    *,
+    name: str,
+    version: str,
+    description: str,
+    note: str,
+    parts: dict[str, FileName],
 ) -> BundleRecord:
-    """Builds the record of a bundle without name, version and parts; `seal_bundle` adds the hashes.
+    """Builds the record of a bundle, with the metrics of fp32; `seal_bundle` adds the hashes.
 
-    The description is how many plants and pictures there are, the metrics are those of fp32, and `note` is what users
-    must know about the training pictures.
+    The default of the description is how many plants and pictures there are. `note` is what users must know about the
+    training pictures.
     """
     network = checkpoint.trained_network()
     manifest = sets.validation.manifest
@@ -103,8 +112,8 @@ def describe(
     assert isinstance(fp32, Candidate), "an export without fp32 has ended"
     return BundleRecord(
         format_version=FORMAT_VERSION,
-        name="",
-        version="",
+        name=name,
+        version=version,
         architecture=Architecture(
             name=checkpoint.architecture,
             num_outputs=network.num_outputs,
@@ -123,13 +132,15 @@ def describe(
         recipe=recipe,
         trained_on=checkpoint.trained_on,
         initial_weights=checkpoint.initial_weights or "unknown",
-        sources=_sources(manifest, _sentences(other_sources, note)),
+        sources=_sources(manifest, other_sources, note),
         git_commit=current_commit(),
         trained_commit=checkpoint.git_commit or "unknown",
         manifest_sha256=checkpoint.trained_with,
         other_data=sets.other_data,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        description=f"Names {len(taxa):,} plants: {checkpoint.architecture}, trained with {pictures:,} pictures.",
+        description=description
+        or f"Names {len(taxa):,} plants: {checkpoint.architecture}, trained with {pictures:,} pictures.",
+        parts=parts,
         look_alikes={
             taxa[one].taxon_id: tuple(taxa[other].taxon_id for other in others)
             for one, others in fp32.fitted.model.look_alikes.items()
@@ -154,10 +165,6 @@ def _network_file(made: Candidate, is_fp32: bool) -> NetworkFile:
     )
 
 
-def _sentences(*sentences: str) -> str:
-    return " ".join(filter(None, sentences))
-
-
 def _without_folders(value: Any) -> Any:
     """Cuts the absolute paths of a recipe to their last part."""
     if isinstance(value, Mapping):
@@ -167,8 +174,8 @@ def _without_folders(value: Any) -> Any:
     return without_folders(value) if isinstance(value, str) else value
 
 
-def _sources(manifest: Manifest, note: str) -> tuple[DataSource, ...]:
-    """Summarizes the sources of the training pictures."""
+def _sources(manifest: Manifest, *notes: str) -> tuple[DataSource, ...]:
+    """Summarizes the sources of the training pictures; the notes, in sentences, are about all of them."""
     trained = manifest.table.select(["source", "licence", "author"]).take(manifest.rows_of("train"))
     licenses: dict[str, dict[str, int]] = {}
     for row in trained.group_by(["source", "licence"]).aggregate([([], "count_all")]).to_pylist():
@@ -180,7 +187,7 @@ def _sources(manifest: Manifest, note: str) -> tuple[DataSource, ...]:
             name,
             sum(counts.values()),
             counts,
-            note=_sentences(manifest.sources[name].note, note),
+            note=" ".join(filter(None, (manifest.sources[name].note, *notes))),
             num_authors=num_authors[name],
             commercial_use=joint_commercial_use(counts),
         )

@@ -170,15 +170,15 @@ def fit_thresholds(
 
     The scores are those of all calibration plants that the cutoffs let through. A threshold in `fixed` gets no promise.
     """
+    fixed = fixed or {}
     left_N = np.ones(len(scores["species"].score_N), dtype=bool)
     found: dict[str, FittedThreshold] = {}
-    if mistaken_N is not None and mistaken_N.any() and "species" not in (fixed or {}):
+    if mistaken_N is not None and mistaken_N.any() and "species" not in fixed:
         found["mistaken"] = fit_threshold(scores["species"].subset(mistaken_N))
         left_N = ~mistaken_N
     for rank in RANKS:
-        chosen = (fixed or {}).get(rank)
         own = scores[rank].subset(left_N)
-        found[rank] = fit_threshold(own) if chosen is None else _without_promise(own, chosen)
+        found[rank] = _without_promise(own, fixed[rank]) if rank in fixed else fit_threshold(own)
         left_N &= ~named(scores[rank].score_N, found[rank].threshold)
         if rank == "species" and mistaken_N is not None and "mistaken" in found:
             left_N |= mistaken_N & ~named(scores["species"].score_N, found["mistaken"].threshold)

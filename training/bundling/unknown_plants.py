@@ -80,12 +80,12 @@ class UnknownPlant(NamedTuple):
 
 def without_doubtful(pictures: Iterable[UnknownPlant], taxonomy: Taxonomy) -> list[UnknownPlant]:
     """Leaves out pictures named by a known genus alone: such a plant may be a taxon that the bundle knows."""
-    return [each for each in pictures if not _is_doubtful(each.name, taxonomy)]
-
-
-def _is_doubtful(name: str, taxonomy: Taxonomy) -> bool:
-    plant = parse_name(name, scientific=True) if name else None
-    return plant is not None and not plant.epithet and plant.genus in taxonomy.genera.names
+    kept = []
+    for each in pictures:
+        plant = parse_name(each.name, scientific=True) if each.name else None
+        if plant is None or plant.epithet or plant.genus not in taxonomy.genera.names:
+            kept.append(each)
+    return kept
 
 
 def names_of(pictures: Sequence[UnknownPlant], taxonomy: Taxonomy) -> UnknownNames:
