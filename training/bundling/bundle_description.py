@@ -106,8 +106,6 @@ def describe(
     taxa = manifest.taxonomy.taxa
     recipe = _without_folders(checkpoint.recipe)
     recipe["pictures"]["serve_px"] = spec.height  # the bundle names one input size only, that of the service
-    other_sources = f"These are pictures of {OTHER_DATA}." if sets.other_data else ""
-    pictures = len(manifest.rows_of("train"))
     fp32 = made["fp32"]
     assert isinstance(fp32, Candidate), "an export without fp32 has ended"
     return BundleRecord(
@@ -132,14 +130,14 @@ def describe(
         recipe=recipe,
         trained_on=checkpoint.trained_on,
         initial_weights=checkpoint.initial_weights or "unknown",
-        sources=_sources(manifest, other_sources, note),
+        sources=_sources(manifest, f"These are pictures of {OTHER_DATA}." if sets.other_data else "", note),
         git_commit=current_commit(),
         trained_commit=checkpoint.git_commit or "unknown",
         manifest_sha256=checkpoint.trained_with,
         other_data=sets.other_data,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         description=description
-        or f"Names {len(taxa):,} plants: {checkpoint.architecture}, trained with {pictures:,} pictures.",
+        or f"Names {len(taxa):,} plants: {checkpoint.architecture}, trained with {len(sets.features):,} pictures.",
         parts=parts,
         look_alikes={
             taxa[one].taxon_id: tuple(taxa[other].taxon_id for other in others)

@@ -225,8 +225,8 @@ def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapp
     """
     held_out = sets.temperature
     test = sets.test
-    taxonomy = test.manifest.taxonomy
-    temperature = fit_temperature(network.outputs(held_out).logits, held_out.labels, taxonomy, held_out.plants)
+    outputs = network.outputs(held_out)
+    temperature = fit_temperature(outputs.logits, held_out.labels, test.manifest.taxonomy, held_out.plants)
     unknown_plants = None
     if sets.unknown is not None:
         outputs, readable = network.outputs_of_files(sets.unknown.files)
@@ -320,8 +320,8 @@ def agreement_check(found: Sequence[Predictions], fp32: Sequence[Predictions]) -
         "agreement: pictures with the same likeliest taxon as fp32, every operator's result rounded to half precision"
     )
     value = float(same.mean())
-    limit = LEAST_AGREEMENT
-    return Check(name, value, limit, passed=value >= limit, num_pictures=len(same), at_least=True)
+    passed = value >= LEAST_AGREEMENT
+    return Check(name, value, LEAST_AGREEMENT, passed=passed, num_pictures=len(same), at_least=True)
 
 
 def require_parity(check: Check) -> None:

@@ -180,7 +180,7 @@ def place_data(manifest: Manifest, training: Whole, plants: Whole) -> PlaceData 
 
 
 def fit_place(
-    place: PlaceData,
+    place: PlaceData | None,
     logits: Rows,
     plants: Predictions,
     kept_N: Flags,
@@ -196,7 +196,7 @@ def fit_place(
     with place; nothing if place does not help.
 
     Args:
-        place: Where the plants stand. Strangers stand at places of these plants.
+        place: Where the plants stand, if that is known. Strangers stand at places of these plants.
         logits: Those of the plants.
         plants: Their scores without place.
         kept_N: Whether each plant reaches the cutoffs.
@@ -205,8 +205,8 @@ def fit_place(
         fit_names: Fits thresholds to the names of plants that are kept.
         strangers: Unknown plants, and whether each reaches the cutoffs.
     """
-    rule = fit_rule(place, logits, plants.taxon_labels_N, model)
-    if rule is None:
+    rule = None if place is None else fit_rule(place, logits, plants.taxon_labels_N, model)
+    if place is None or rule is None:
         return None, None
     chosen, records = place.half(1)
     labels = plants.labels_N[chosen]

@@ -218,12 +218,10 @@ def fit_head(plants: HeadInputs, negatives: HeadInputs, groups_M: Whole, sources
     return FittedHead(fit_logistic(plants, negatives, strength, weight_M), least, separation, other_M)
 
 
-def fit_logistic(
-    plants: HeadInputs, negatives: HeadInputs, strength: float, weight_M: Floats | None = None
-) -> LogisticHead:
+def fit_logistic(plants: HeadInputs, negatives: HeadInputs, strength: float, weight_M: Floats) -> LogisticHead:
     """Fits a logistic regression by L-BFGS; the squared weights are penalized, but not the bias.
 
-    All plants together weigh as much as all other pictures, which weigh as `weight_M` says, by default the same.
+    All plants together weigh as much as all other pictures, which weigh as `weight_M` says.
     """
     kinds = [
         np.column_stack([unit_length(each.features), log_odds(each.confidence), each.distance])
@@ -233,7 +231,6 @@ def fit_logistic(
     counts = [len(plants), len(negatives)]
     total = len(inputs_NI)
     sign_N = np.repeat([1.0, -1.0], counts)
-    weight_M = np.ones(len(negatives)) if weight_M is None else weight_M
     weight_N = np.concatenate([np.full(len(plants), total / 2 / len(plants)), total / 2 * weight_M / weight_M.sum()])
     offset_I = inputs_NI.mean(axis=0)
     scale_I = np.ones_like(offset_I)

@@ -164,24 +164,17 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         mistaken_T = mistaken_taxa(validation.found, plants, len(taxonomy.taxa))
     fit_names = partial(fit_thresholds, fixed=fixed, proves=data.proves)
     thresholds = fit_names(named.rank_scores, mistaken_N=mistaken_T[named.named_N])
-    place = place_top1 = None
-    if data.place is not None:
-        place, place_top1 = fit_place(
-            data.place,
-            data.calibration.outputs.logits,
-            plants,
-            kept_N,
-            model,
-            prior_T=data.prior_T,
-            fit_names=fit_names,
-            strangers=strangers,
-        )
+    logits = data.calibration.outputs.logits
+    prior_T = data.prior_T
+    place, place_top1 = fit_place(
+        data.place, logits, plants, kept_N, model, prior_T=prior_T, fit_names=fit_names, strangers=strangers
+    )
     model = replace(
         model,
         thresholds=thresholds.thresholds,
         promises=thresholds.promises,
         calibration=replace(
-            tables, **_candidate_tables(plants, mistaken_T, data.prior_T), cutoffs=cutoffs, fitted_on=_fitted_on(data)
+            tables, **_candidate_tables(plants, mistaken_T, prior_T), cutoffs=cutoffs, fitted_on=_fitted_on(data)
         ),
         place=place,
         look_alikes=look_alikes(plants, taxonomy),

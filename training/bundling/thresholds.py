@@ -211,10 +211,8 @@ def fit_threshold(scores: RankScores) -> FittedThreshold:
     failed_G = tested_G & (binom.cdf(wrong_G, named_G, MAX_RISK) > 1 - CONFIDENCE)
     passed = np.flatnonzero(tested_G & (np.cumsum(failed_G) == 0))
     if len(passed):
-        named = int(named_G[passed[-1]])
-        wrong = int(wrong_G[passed[-1]])
-        promise = Promise(max_risk=MAX_RISK, confidence=CONFIDENCE, num_named=named, num_wrong=wrong)
-        return FittedThreshold(GRID[passed[-1]], promise, named, wrong)
+        fitted = _without_promise(scores, GRID[passed[-1]])
+        return replace(fitted, promise=Promise(MAX_RISK, CONFIDENCE, fitted.num_named, fitted.num_wrong))
     holding = np.flatnonzero((named_G >= LEAST_NAMED) & (wrong_G <= MAX_RISK * named_G))
     if len(holding):
         return _without_promise(scores, GRID[holding[-1]])

@@ -238,8 +238,8 @@ def test_plants_and_other_things_weigh_the_same():
     plants, others = draw(300, True, 1), draw(30, False, 2)
     repeated = HeadInputs(*(np.concatenate([getattr(others, name)] * 9) for name in HeadInputs.__struct_fields__))
     # With nine times as many negatives the data weigh more against the penalty, so that is made up for.
-    few = fit_logistic(plants, others, strength=570 / 330)
-    many = fit_logistic(plants, repeated, strength=1.0)
+    few = fit_logistic(plants, others, 570 / 330, np.ones(30))
+    many = fit_logistic(plants, repeated, 1.0, np.ones(270))
     found, expected = (draw(50, True, 5).scores(head) for head in (few, many))
     np.testing.assert_allclose(found, expected, atol=0.06)
 
