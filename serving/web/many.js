@@ -51,6 +51,7 @@ async function work() {
       if (signal.aborted) rows = rows.filter((other) => other !== row);
       else row.error = problem.title ? `${problem.title}. ${problem.message}` : String(problem);
     }
+    if (!rows.includes(row)) continue; // it was stopped or cleared
     showRow(row);
     if (row.answer) tell("answered", { answer: row.answer, files: shown.get(row).files, originals: [file], where: null, element: shown.get(row).item.querySelector(".many__answer") });
     keep();

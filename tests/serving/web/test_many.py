@@ -8,7 +8,7 @@ import pytest
 
 from tests.serving.tiny import GREEN, RED, SIDE_PX, WHITE, jpeg
 from tests.serving.web.examples import NOT_A_PLANT, SPECIES, UNCERTAIN
-from tests.serving.web.tab import VIEWS, file
+from tests.serving.web.tab import ADDRESS, PHOTOGRAPHS, VIEWS, file
 
 ROWS = [
     {"photograph": "dog.jpg", "answer": NOT_A_PLANT},
@@ -103,3 +103,17 @@ def test_the_answers_are_in_my_plants_unless_that_is_switched_off(open_real_tab)
     tab.see("1 plant")
     assert page.locator("#plants .many__row").count() == 1
     assert not page.get_by_label("Keep new answers").is_checked()
+
+
+@pytest.mark.slow
+def test_photographs_are_answered_after_a_list_was_cleared_on_its_way(open_tab):
+    tab = open_tab()
+    tab.page.goto(f"{ADDRESS}{MANY}")
+    tab.is_held = True
+    tab.choose(*PHOTOGRAPHS[:2])
+    tab.see("0 answered, 2 to come.")
+    tab.press("Clear the list")
+    tab.is_held = False
+    tab.choose(PHOTOGRAPHS[2])
+    tab.see("1 photograph answered")
+    assert tab.page.locator("#rows > li").count() == 1
