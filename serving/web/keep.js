@@ -9,8 +9,8 @@ import { say } from "./text.js";
 
 const KEPT_PX = 1024; // longest side of a photograph that is kept, some 150 kB
 const SWITCH = "botanify-keep"; // in local storage: "no" where the person wants nothing kept
+const LATEST = "botanify-latest"; // in the tab's session storage: { id, photographs } of the answer that was kept last
 
-let latest = { id: null, files: [] }; // that was kept
 let done = Promise.resolve(); // one after the other, so that a correction finds its answer
 
 /** Whether new answers are kept; so it is until somebody switches it off. */
@@ -53,19 +53,21 @@ function inTurn(work) {
   done = done.then(work).catch((problem) => console.warn(problem)); // the page works without My plants
 }
 
-/** An answer about more or fewer pictures of the same plant takes the place of the one before. */
+/** An answer about more or fewer photographs of the same plant, or in another language, takes the place of the one before. */
 async function keepAnswer({ answer, files, originals, where, element: shown }) {
   const line = element("p", { className: "kept fineprint", role: "status" });
   shown.append(line);
   try {
-    const replacedId = files.some((file) => latest.files.includes(file)) ? latest.id : null;
+    const latest = JSON.parse(sessionStorage.getItem(LATEST) ?? "{}");
+    const photographs = originals.map(({ name, size }) => `${size} ${name}`);
+    const replacedId = photographs.some((photograph) => latest.photographs?.includes(photograph)) ? latest.id : null;
     const images = answer.images.map((image) => ({ ...image, preview: null })); // the pictures are kept by themselves
     const pictures = await Promise.all(files.map((file, index) => smallCopy(file, answer.images[index])));
     await keepPlant({
       id: answer.request_id, date: new Date().toISOString(), answer: { ...answer, images }, pictures: pictures.filter(Boolean),
       correction: null, note: "", where: where ?? await placeIn(originals),
     }, replacedId);
-    latest = { id: answer.request_id, files };
+    sessionStorage.setItem(LATEST, JSON.stringify({ id: answer.request_id, photographs }));
     line.replaceChildren(...keptWords(line, answer.request_id));
     const isFirst = replacedId === null && await countPlants() === 1;
     if (isFirst) navigator.storage?.persist?.().catch(() => {}); // some browsers ask the person: once is enough, and nothing waits for it

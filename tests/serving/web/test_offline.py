@@ -102,7 +102,8 @@ class Site:
             while (await receive()).get("more_body"):
                 pass
             is_allowed = self.key in (None, key.removeprefix("Bearer "))
-            await self._send(send, 200 if is_allowed else 401, SPECIES if is_allowed else {})
+            answer = SPECIES | {"request_id": f"request-{len(self.asked)}"}
+            await self._send(send, 200 if is_allowed else 401, answer if is_allowed else {})
         elif path == "/model":
             await self._send(send, 200, MODEL)
         else:
@@ -244,8 +245,11 @@ def test_another_language_answers_about_the_photographs_that_were_chosen(open_ap
     tab.answer_text()
     assert page.locator(".tile").count() == 2
     assert page.url.endswith("/")
+    tab.see("aufbewahrt, nur auf diesem")
     page.reload()
     assert page.evaluate("document.documentElement.lang") == "de"  # the service remembers it
+    page.get_by_role("link", name="Meine Pflanzen").click()
+    tab.see("1 Pflanze")  # not one for each language
 
 
 def test_browsers_find_no_fault_that_forbids_to_install_the_page(open_app):
