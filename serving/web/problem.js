@@ -26,7 +26,7 @@ export function announceProblem(problem) {
   return `${problem.title}. ${picture}${problem.message} ${waitSentence(problem)}`.trimEnd();
 }
 
-function waitSentence({ retryAfterS, detail }) {
-  if (!retryAfterS || /\d seconds?\b/.test(detail)) return ""; // most details already name the time
+function waitSentence({ retryAfterS, message }) {
+  if (!retryAfterS || /\d seconds?\b/.test(message)) return ""; // some details already name the time
   return say("problem.retry_in", { n: retryAfterS });
 }

@@ -64,7 +64,7 @@ export function verdictHeading(answer) {
 /** Returns the species that the verdict names, or undefined. */
 export const namedSpecies = ({ verdict, predictions }) => predictions.find((taxon) => verdict.rank === "species" && taxon.scientific_name === verdict.name);
 
-/** Whether the answer names a genus of which the model tells no species, so that no photograph would say more. */
+/** Whether the plant that the answer names a genus for is known by its genus alone, so that no photograph would say more. */
 export const isGenusAlone = ({ verdict, predictions }) => verdict.rank === "genus" && predictions.find(({ genus }) => genus === verdict.name)?.rank === "genus";
 
 /** Whether the verdict has a name of which nothing proves how often it is right. */
@@ -82,7 +82,7 @@ export function harmSentences({ harmful = [] }) {
 export function verdictSentence(answer, model) {
   const state = stateOf(answer);
   if (state === "species") return alternativesSentence(answer);
-  if (isGenusAlone(answer)) return say("card.meaning.genus_alone");
+  if (state === "genus" && isGenusAlone(answer)) return say("card.meaning.genus_alone");
   if (state === "uncertain" && isFromFew(model)) return say("card.meaning.few");
   if (state === "unknown_plant" && model) return say("card.meaning.unknown_plant", { n: model.num_taxa });
   return say(state === "unknown_plant" ? "card.meaning.unlike" : `card.meaning.${state}`);
@@ -125,13 +125,12 @@ export function aloneSentence({ predictions = [] }) {
 
 /** Returns why the place that was sent changed nothing, or null if it counts or none was sent. */
 export function placeSentence({ place = null }) {
-  if (place === null || place.used) return null;
-  return hasText(`place.${place.code}`) ? say(`place.${place.code}`) : place.reason;
+  return place === null || place.used || !hasText(`place.${place.code}`) ? null : say(`place.${place.code}`);
 }
 
 /** Returns the warnings that `placeSentence` does not tell. */
-export function otherWarnings({ warnings, place = null }) {
-  return warnings.filter((warning) => warning !== place?.reason);
+export function otherWarnings(answer) {
+  return answer.warnings.filter((warning) => placeSentence(answer) === null || warning !== answer.place.reason);
 }
 
 /** Returns what a screen reader says when the answer arrives. */

@@ -1,4 +1,4 @@
-// The service's HTTP API. Every failure becomes a ServiceProblem, with a title and a detail for people.
+// The service's HTTP API. Every failure becomes a ServiceProblem.
 
 import { storeKey, readKey } from "./key.js";
 import { secondsToWait } from "./retry.js";
@@ -14,7 +14,10 @@ const UNAUTHORIZED = 401;
 /** Whether few browsers show a file, so that the service shall send a small picture of it back. */
 export const isHeic = ({ name }) => /\.hei[cf]$/i.test(name);
 
-/** A failure with a title, a remedy in the language of the page and the service's own detail; `index` is the position of the refused picture, from 0. */
+/**
+ * A failure with a title, a remedy and a detail for people; the detail is the service's own, in English, if there is a code.
+ * `index` is the position of the refused picture, from 0.
+ */
 export class ServiceProblem extends Error {
   constructor({ title, remedy = "", detail = "", code = null, status = null, index = null, requestId = null, retryAfterS = null, canRetry = true, needsKey = false }) {
     super(remedy || detail || title);

@@ -69,14 +69,15 @@ def everything(page, whole, model):
     [
         ("no_prior", "The place does not count: this model knows nothing about where plants grow."),
         ("no_records", "The place does not count: this model has no records near it that tell plants apart."),
-        ("cultivated", PlaceUse.of("cultivated").reason),  # the page sends no such request, and has no words of its own
+        ("cultivated", None),  # the page sends no such request, and has no words of its own
     ],
 )
 def test_a_place_that_was_sent_and_not_used_is_said_once(page, say, code, sentence):
     place = msgspec.to_builtins(PlaceUse.of(code))
     whole = answer(place=place, warnings=[place["reason"], "Another thing was ignored."])
     assert say("placeSentence", whole) == sentence
-    assert page("sentences.js", "otherWarnings", whole) == ["Another thing was ignored."]
+    told = ["Another thing was ignored."] if sentence else whole["warnings"]
+    assert page("sentences.js", "otherWarnings", whole) == told
 
 
 def test_a_place_that_counts_or_was_not_sent_needs_no_sentence(page, say):
@@ -277,8 +278,9 @@ def test_a_genus_without_species_is_no_fault_of_the_photographs(page, say):
     whole = answer("genus", "Helianthus", promise=PROMISE, predictions=[of_genus])
     heading = page("sentences.js", "verdictHeading", whole)
     assert (heading["title"], plain(heading["latin"])) == ("Common sunflower", "Genus Helianthus")
-    assert say("verdictSentence", whole, MODEL) == "The model tells this genus only, none of its species."
+    assert say("verdictSentence", whole, MODEL) == "The model knows this plant by its genus alone."
     assert page("advice.js", "adviceFor", whole, MODEL) == []
+    assert "by itself" in say("verdictSentence", whole | {"images": TWO_PLANTS["images"]}, MODEL)
     assert "or a close relative" in page("sentences.js", "verdictHeading", GENUS)["title"]  # the model knows species
     assert len(page("advice.js", "adviceFor", GENUS, MODEL)) > 0
 
