@@ -109,6 +109,7 @@ def test_the_answers_are_in_my_plants_unless_that_is_switched_off(open_real_tab)
 def test_photographs_are_answered_after_a_list_was_cleared_on_its_way(open_tab):
     tab = open_tab()
     tab.page.goto(f"{ADDRESS}{MANY}")
+    tab.page.locator("#keeping:checked").wait_for()  # the page listens
     tab.is_held = True
     tab.choose(*PHOTOGRAPHS[:2])
     tab.see("0 answered, 2 to come.")
