@@ -9,7 +9,6 @@ import cmath
 import colorsys
 import math
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,7 +36,7 @@ _PICTURES: Final = "pictures"
 _KIN: Final = 4  # species of a genus, genera of a family
 # Three make a genus. Each has three letters, so that no two genera are the same.
 _SYLLABLES: Final = "bel cal dor fen gal hys jun kor lam mar nim pol quo ros sil tal ulm ver wis zin"
-_NUM_GENERA: Final = 20**3
+_NUM_GENERA: Final = len(_SYLLABLES.split()) ** 3
 _EPITHETS: Final = (("alba", "White"), ("aurea", "Golden"), ("montana", "Mountain"), ("palustris", "Marsh"))
 
 
@@ -64,10 +63,11 @@ def species_name(species: int) -> SourceClass:
 
 
 def _genus(number: int) -> str:
-    code = 3571 * number % _NUM_GENERA  # without a common factor, so that kin sound unlike
+    # Kin sound unlike. As 3571 has no factor in common with the number of genera, no name comes twice.
     syllables = _SYLLABLES.split()
-    parts = (syllables[code // place % len(syllables)] for place in (400, 20, 1))
-    return f"{''.join(parts)}ia".capitalize()
+    first, rest = divmod(3571 * number % _NUM_GENERA, len(syllables) ** 2)
+    second, third = divmod(rest, len(syllables))
+    return f"{syllables[first]}{syllables[second]}{syllables[third]}ia".capitalize()
 
 
 def draw_plant(species: int, picture: int, size_px: int = SIDE_PX) -> Image.Image:
@@ -179,8 +179,11 @@ def ensure_training_data(data: DataRecipe) -> None:
     with TemporaryDirectory(".part", f".{data.data.name}.", data.data.parent, ignore_cleanup_errors=True) as temporary:
         drawn = Path(temporary) / data.data.name
         _draw_training_data(drawn, data.drawn_species)
-        with suppress(OSError):  # another process may have been faster
+        try:
             drawn.replace(data.data)
+        except OSError:  # another process may have been faster
+            if not (data.data / MANIFEST_FILE).is_file():
+                raise
 
 
 def _draw_training_data(folder: Path, num_species: int) -> None:

@@ -78,7 +78,7 @@ class Command(Section, frozen=True, kw_only=True):
     weights: str = ""
     """Initial weights, as for train.py."""
     description: str = ""
-    """What the bundle is about, for its page; default: the flora's, or for a folder the size of the data."""
+    """What the bundle is about, for its page; default: that of the flora; for a folder, how many pictures it has."""
     calibration_share: CutShare = 0.0
     """For a folder, as for prepare.py: share of the pictures that calibrate the bundle; with 0 names are guesses."""
     without: tuple[str, ...] = ()
@@ -270,7 +270,7 @@ def _start(step: Step) -> None:
     signal.signal(signal.SIGINT, before[0])
     signal.signal(signal.SIGTERM, before[1])
     if code:
-        flags = "; of flags that its message names, --help says where they go" if code == 1 else ""
+        flags = "; --help says where flags that its message names belong" if code == 1 else ""
         sys.stderr.write(f"{step.name} ended with code {code}; the same command continues there{flags}\n")
         raise SystemExit(EXIT_REQUEUE if stopped else code if code > 0 else 128 - code)
 

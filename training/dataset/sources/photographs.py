@@ -20,7 +20,7 @@ from training.dataset.transfer import Fetcher, NoAnswer, RemoteFile
 from training.processes import in_order
 
 FAILED_FILE: Final = "failed.csv"
-SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".heic")
+SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".heic", ".avif")
 _FOLDER: Final = "photographs"
 _MAX_BYTES: Final = 50_000_000
 _ATTEMPTS: Final = 3
