@@ -65,8 +65,8 @@ def test_a_run_stopped_inside_an_epoch_resumes_exactly(data, uninterrupted, tmp_
 )
 def test_a_run_says_whether_it_was_validated(limit, said, file, data, tmp_path, capsys):
     train(command(data, tmp_path / "run", "--batch-size", 8, "--epochs", 2, "--max-steps", limit))
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert f"--checkpoint {tmp_path / 'run' / file} " in last
+    *_, last, following = capsys.readouterr().out.splitlines()
+    assert f"--checkpoint {tmp_path / 'run' / file} " in following
     assert (tmp_path / "run" / file).exists()
     assert said in last
     assert ("validation top-1" in last) == (limit == 3)
