@@ -1,7 +1,7 @@
 """The last import of the fork server: keeps all that it has imported away from the garbage collector.
 
 A worker shares this memory with the server. A collection writes into each object that it visits, and a page that a
-worker writes to becomes a copy of its own: 100 MB for every loader process.
+worker writes to becomes a copy of its own (tests/training/loading/test_loader_memory.py has the limit).
 """
 
 import atexit
