@@ -123,7 +123,8 @@ def test_photograph_that_the_browser_cannot_show_has_a_tile_and_then_a_picture(o
     tab = open_tab("phone")
     page = tab.page
     tab.failures = [lambda route: None]  # waits
-    tab.choose(file("garden.heic", b"no JPEG", "image/heic"))
+    with page.expect_request("**/identify"):
+        tab.choose(file("garden.heic", b"no JPEG", "image/heic"))
     page.wait_for_selector(".tile__image--none")
     assert page.locator(".tile").bounding_box()["height"] > 40
     assert page.inner_text(".tile b") == "HEIC"

@@ -241,7 +241,7 @@ def test_another_language_answers_about_the_photographs_that_were_chosen(open_ap
     tab.choose(*PHOTOGRAPHS[:2])
     tab.answer_text()
     page.get_by_role("link", name="Deutsch").click()
-    page.get_by_role("heading", name="Antwort").wait_for()
+    page.get_by_role("heading", name="Antwort", exact=True).wait_for()
     tab.answer_text()
     assert page.locator(".tile").count() == 2
     assert page.url.endswith("/")
