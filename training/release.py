@@ -337,14 +337,13 @@ class Registry:
         return entry
 
     def roll_back(self) -> tuple[str, str]:
-        """Undoes the last promotion of the pointer's entry; returns the entry before and the entry since.
+        """Undoes the last promotion that stands; returns the entry before and the entry since.
 
         If the earlier bundle is missing or damaged, the pointer stays, and a BundleError says so.
         """
         with self._locked():
             before = self.current
-            promotions = [each for each in self.history() if each.action == "promote" and each.after == before]
-            after = promotions[-1].before if promotions else None
+            after = self._earlier()
             if before is None or after is None:
                 raise DataError(
                     "the history has no earlier bundle to go back to",
@@ -354,6 +353,19 @@ class Registry:
             load_bundle(self.folder / after)
             self._change(Change(action="rollback", before=before, after=after))
         return before, after
+
+    def _earlier(self) -> str | None:
+        """Returns the entry before the last promotion that no rollback has undone; None if there is none."""
+        pointed = self.current
+        num_undone = 0
+        for change in reversed(self.history()):
+            if change.after != pointed:  # a crash came before the pointer was replaced
+                continue
+            pointed = change.before
+            if change.action == "promote" and num_undone == 0:
+                return change.before
+            num_undone += 1 if change.action == "rollback" else -1
+        return None
 
     def _add(self, bundle: Bundle) -> str:
         """Copies the files that `bundle.json` lists to the bundle's entry, unless it is there already."""

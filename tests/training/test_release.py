@@ -247,10 +247,13 @@ def test_each_rollback_goes_one_step_back(registry, versions):
     assert len(registry.history()) == 5
 
 
-def test_rollback_undoes_the_last_promotion_of_a_bundle_that_was_promoted_twice(registry, versions):
+def test_rollbacks_go_back_through_every_promotion_of_a_bundle_that_was_promoted_twice(registry, versions):
     for bundle in (*versions, versions[1]):
         promote(registry, bundle)
-    assert rollbacks(registry)[0] == "3"
+    assert rollbacks(registry) == "321"
+    for bundle in (versions[1], versions[0]):
+        promote(registry, bundle)
+    assert rollbacks(registry) == "21"
 
 
 def test_promotion_is_refused_if_the_pointer_moved_since_the_comparison(registry, versions):
