@@ -244,15 +244,17 @@ class Calibration(msgspec.Struct, frozen=True):
         return np.flatnonzero(np.sum(tables, axis=0) == 0)
 
     def scores(
-        self, features_BF: Floats, confidence_B: Doubles
+        self, features_BF: Floats, confidence_B: Doubles, distance_B: Doubles | None = None
     ) -> tuple[Doubles | None, Doubles | None, Doubles | None]:
         """Returns how sure it is that each picture shows a plant, and a known plant, and its relative distance.
 
-        The first two are in [0, 1]. Without the table for it, each is None.
+        The first two are in [0, 1]. Without the table for it, each is None. A distance that is
+        known already is given.
         """
-        if self.features is None:
-            return None, None, None
-        distance_B = self.features.distances(features_BF)
+        if distance_B is None:
+            if self.features is None:
+                return None, None, None
+            distance_B = self.features.distances(features_BF)
         plant_B, known_B = (
             None if head is None else head.scores(features_BF, confidence_B, distance_B)
             for head in (self.plant_head, self.known_head)

@@ -23,12 +23,12 @@ from msgspec.structs import replace
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from models.arrays import Columns
+from models.arrays import Columns, Doubles
 from models.calibration import FeatureTable, LogisticHead, log_odds, unit_length
 from models.metrics import Whole
 from models.ranking import Floats
 from models.taxonomy import Groups
-from training.evaluation.predictions import Outputs, Predictions, Rows, chunks
+from training.evaluation.predictions import Rows, chunks
 from training.evaluation.split_metrics import auroc, cutoff
 
 MOST_DIMENSIONS: Final = 256
@@ -117,7 +117,7 @@ def towards_genera(mean_TD: Floats, counts_T: Whole, genus_T: Whole) -> Floats:
     return np.asarray(own_T * mean_TD + (1 - own_T) * of_genus(1 / (variance + noise_T)))
 
 
-def distances_to_others(table: FeatureTable, taxa_T: Whole, features_NF: Floats, taxon_N: Whole) -> Floats:
+def distances_to_others(table: FeatureTable, taxa_T: Whole, features_NF: Floats, taxon_N: Whole) -> Doubles:
     """Returns the relative distance of each picture as if the table, of two taxa or more, did not hold its taxon.
 
     `taxa_T` are the positions of the table's taxa, ascending, and `taxon_N` those of the pictures' taxa.
@@ -147,19 +147,13 @@ class HeadInputs(Columns, frozen=True):
 
     features: Floats
     """Pooled features, shape (num_pictures, num_features)."""
-    confidence: Floats
+    confidence: Doubles
     """Calibrated probability of the most likely taxon."""
-    distance: Floats
+    distance: Doubles
     """Relative Mahalanobis++ distance."""
 
     def __len__(self) -> int:
         return len(self.confidence)
-
-    @classmethod
-    def of(cls, outputs: Outputs, found: Predictions) -> "HeadInputs":
-        """Takes them from what a network and a table of distances say of the pictures."""
-        assert found.distance_N is not None
-        return cls(outputs.features[:], found.confidence_N, found.distance_N)
 
     def scores(self, head: LogisticHead) -> Floats:
         """Returns the score of each picture."""

@@ -36,6 +36,7 @@ from training.evaluation.predictions import (
     Outputs,
     Predictions,
     Rows,
+    chunks,
     score_pictures,
 )
 from training.evaluation.split_metrics import auroc, metric
@@ -113,16 +114,22 @@ class _Seen(NamedTuple):
     """What the network and the table of distances say of some pictures."""
 
     found: Predictions
-    inputs: HeadInputs
+    features: Floats
+
+    @property
+    def inputs(self) -> HeadInputs:
+        """What the heads are fitted on."""
+        assert self.found.distance_N is not None
+        return HeadInputs(self.features, self.found.confidence_N, self.found.distance_N)
 
     def scores(self, tables: Calibration) -> Predictions:
         """Adds how sure it is that each picture shows a plant, and a plant that the network knows."""
-        plant_N, known_N = (
-            None if head is None else self.inputs.scores(head) for head in (tables.plant_head, tables.known_head)
-        )
-        if tables.familiarity is not None:
-            known_N = tables.familiarity.scores(self.inputs.confidence, self.inputs.distance)
-        return replace(self.found, plant_N=plant_N, familiar_N=known_N)
+        scored = []
+        for part in chunks(*self.features.shape):
+            found = self.found.subset(part)
+            plant_N, known_N, _ = tables.scores(self.features[part], found.confidence_N, found.distance_N)
+            scored.append(replace(found, plant_N=plant_N, familiar_N=known_N))
+        return Predictions.join(scored)
 
 
 def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float]) -> Fitted:
@@ -187,8 +194,7 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
 
 
 def _see(model: AnswerModel, outputs: Outputs, labels: Whole | None = None) -> _Seen:
-    found = outputs.score(model, labels)
-    return _Seen(found, HeadInputs.of(outputs, found))
+    return _Seen(outputs.score(model, labels), outputs.features[:])
 
 
 def _familiarity(found: Predictions) -> Floats:
@@ -210,8 +216,7 @@ def _fit_known_head(
     Returns the tables with it, the strangers, and the familiarity of those that set the cutoff. All of unknown genera
     are judged by heads that were fitted without their source.
     """
-    found = unknown_plants.predictions(model)
-    seen = _Seen(found, HeadInputs.of(unknown_plants.outputs, found))
+    seen = _Seen(unknown_plants.predictions(model), unknown_plants.outputs.features[:])
     far_M = ~unknown_plants.names.near_M
     far = unknown_plants.names.subset(far_M)
     fitted = fit_head(validation.inputs, seen.inputs.subset(far_M), far.folds(), far.source_M)
@@ -229,8 +234,8 @@ def _fit_familiarity(
     The cutoff rests on each plant without its taxon, that is without its outputs and without its mean. Returns the
     tables, these plants, and their familiarity; there are none if there is one taxon only.
     """
-    inputs = known.inputs
     taxonomy = model.taxonomy
+    inputs = known.inputs
     tables = replace(tables, familiarity=FamiliarityTable(np.sort(inputs.confidence), np.sort(inputs.distance)))
     if len(trained_T) < 2 or len(taxonomy.taxa) < 2 or tables.features is None:
         return tables, None, np.zeros(0)
@@ -241,8 +246,8 @@ def _fit_familiarity(
         return np.where(own_NO, np.float32(-np.inf), plants.outputs.logits[chosen])
 
     found = score_pictures(ComputedRows(plants.outputs.logits.shape, read), known.found.labels_N, model)
-    distance_N = distances_to_others(tables.features, trained_T, inputs.features, taxon_N)
-    others = _Seen(found, HeadInputs(inputs.features, found.confidence_N, distance_N)).scores(tables)
+    distance_N = distances_to_others(tables.features, trained_T, known.features, taxon_N)
+    others = _Seen(replace(found, distance_N=distance_N), known.features).scores(tables)
     return tables, others, _familiarity(others)
 
 
