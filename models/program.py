@@ -20,7 +20,8 @@ _EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell reports it
 _EXIT_ERROR: Final = 1
 _EXIT_CLOSED_OUTPUT: Final = 141  # 128 + SIGPIPE: what a shell reports for a program that `head` has ended
 _PROJECT: Final = Path(__file__).resolve().parents[1]
-HAS_NEXT: Final = "FLORA_STARTS_THE_NEXT_STEP"  # the variable of the environment that `training/flora.py` sets
+STARTED_BY_FLORA: Final = "STARTED_BY_FLORA"
+"""Variable of the environment in the programs that `training/flora.py` starts, one after the other."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # with which a text could command the terminal
 Result = TypeVar("Result")
 
@@ -69,10 +70,10 @@ def clear_errors() -> Iterator[None]:
         _end(_EXIT_INTERRUPTED, "interrupted")
 
 
-def tell_next(what: str, tell: Callable[[str], None] = print) -> None:
-    """Tells what to do next, unless `training/flora.py` started this program: it does that itself."""
-    if HAS_NEXT not in os.environ:
-        tell(f"Next: {what}")
+def tell_next(what: str) -> None:
+    """Prints what to do next, unless `training/flora.py` started this program: it does that itself."""
+    if STARTED_BY_FLORA not in os.environ:
+        sys.stdout.write(f"Next: {what}\n")
 
 
 def _end(code: int, line: str) -> NoReturn:

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from models.program import HAS_NEXT, explain_missing_packages, run_program
+from models.program import STARTED_BY_FLORA, explain_missing_packages, run_program
 
 explain_missing_packages("make train-env")
 
@@ -256,7 +256,7 @@ def _start(step: Step) -> None:
     if step.name == "train" and _num_gpus() > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "gpu", "--max-restarts", "3"]
     # Longer than torchrun's 30 s, for the last step and the checkpoint.
-    environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "240"} | os.environ | {HAS_NEXT: "1"}
+    environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "240"} | os.environ | {STARTED_BY_FLORA: "1"}
     process = subprocess.Popen([*launcher, program, *arguments], env=environment)
     stopped: list[int] = []
 

@@ -105,7 +105,7 @@ def download(command: Download, *, tell: Callable[[str], None] = print) -> None:
     without = f" --without {' '.join(command.without)}" if command.without else ""
     tell("Complete")
     collection_and_root = f"{command.collection} --root {command.root}{without}"
-    tell_next(f"python training/prepare.py sources {collection_and_root} --out DATA --shards PACKED", tell)
+    tell_next(f"python training/prepare.py sources {collection_and_root} --out DATA --shards PACKED")
 
 
 def _add(plan: Plan, name: str, entry: SourceEntry, command: Download, fetcher: Fetcher) -> None:
