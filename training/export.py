@@ -151,7 +151,7 @@ def export(command: Export) -> Bundle:
             made["fp16"] = make_fp16(fp32, sets, folder, thresholds)
         if "bf16" in command.precision:
             made["bf16"] = make_bf16(fp32, sets, folder, thresholds)
-        bundle = _seal(command, checkpoint, sets, made, fp32=fp32, folder=folder)
+        bundle = _seal(command, checkpoint, sets, made, folder)
     _print(bundle)
     for warning in fp32.fitted.thresholds.warnings:
         print(f"WARNING: {warning}")
@@ -252,8 +252,6 @@ def _seal(
     checkpoint: "Checkpoint",
     sets: "PictureSets",
     made: "dict[Precision, Candidate | FailedNetwork]",
-    *,
-    fp32: "Candidate",
     folder: Path,
 ) -> Bundle:
     """Seals the networks that passed their checks, with a golden picture, a model card, and the figures of the others.
@@ -266,6 +264,8 @@ def _seal(
 
     manifest = sets.validation.manifest
     released = {precision: each for precision, each in made.items() if not isinstance(each, FailedNetwork)}
+    left_out = {precision: each for precision, each in made.items() if isinstance(each, FailedNetwork)}
+    fp32 = released["fp32"]
     parts: dict[str, FileName] = {GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE}
     if command.with_weights:
         parts[WEIGHTS_PART] = WEIGHTS_FILE
@@ -287,7 +287,8 @@ def _seal(
     record = describe(
         checkpoint,
         sets,
-        made,
+        released,
+        left_out,
         name=command.name,
         version=command.model_version,
         description=command.description,
@@ -297,7 +298,6 @@ def _seal(
     card = model_card(
         record,
         fp32.fitted,
-        {precision: each.checks for precision, each in made.items()},
         {rank: risk_coverage(each).area for rank, each in fp32.predictions.rank_scores.items()},
         reliability_diagrams(fp32.predictions, manifest),
         negatives="" if sets.negatives is None else sets.negatives.name,

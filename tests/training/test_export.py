@@ -129,7 +129,9 @@ def test_data_with_other_outputs_is_refused(exporting, pictures, tmp_path):
 
 def test_a_file_with_other_probabilities_than_pytorch_is_never_sealed(exporting, monkeypatch):
     monkeypatch.setattr("training.bundling.candidates.PARITY_LIMIT", 1e-12)
-    with pytest.raises(BundleError, match=r"and PyTorch give different probabilities.*expected at most 1e-12"):
+    with pytest.raises(
+        BundleError, match=r"and PyTorch give different probabilities.* on 3 pictures; expected at most 1e-12"
+    ):
         export(exporting)
     assert not exporting.out.parent.exists() or not list(exporting.out.parent.iterdir())
 

@@ -87,7 +87,8 @@ def _logits(session: NetworkSession, pixels_BCHW: Pixels) -> Floats:
 def describe(
     checkpoint: Checkpoint,
     sets: PictureSets,
-    made: Mapping[Precision, Candidate | FailedNetwork],
+    released: Mapping[Precision, Candidate],
+    left_out: dict[Precision, FailedNetwork],
     *,
     name: str,
     version: str,
@@ -106,8 +107,7 @@ def describe(
     taxa = manifest.taxonomy.taxa
     recipe = _without_folders(checkpoint.recipe)
     recipe["pictures"]["serve_px"] = spec.height  # the bundle names one input size only, that of the service
-    fp32 = made["fp32"]
-    assert isinstance(fp32, Candidate), "an export without fp32 has ended"
+    fp32 = released["fp32"]
     return BundleRecord(
         format_version=FORMAT_VERSION,
         name=name,
@@ -120,12 +120,8 @@ def describe(
         ),
         input=spec,
         label_hash=manifest.taxonomy.label_hash,
-        networks={
-            precision: _network_file(each, each is fp32)
-            for precision, each in made.items()
-            if isinstance(each, Candidate)
-        },
-        left_out={precision: each for precision, each in made.items() if isinstance(each, FailedNetwork)},
+        networks={precision: _network_file(each, each is fp32) for precision, each in released.items()},
+        left_out=left_out,
         metrics=fp32.metrics,
         recipe=recipe,
         trained_on=checkpoint.trained_on,

@@ -161,7 +161,13 @@ def make_fp32(checkpoint: Checkpoint, sets: PictureSets, folder: Path, threshold
     exact, same_weights = write_fp32(checkpoint, compared, network.path)
     name = f"parity: largest difference in probability from PyTorch with the same weights: {compared.name}"
     parity = difference_check(name, network.outputs(compared).logits, same_weights, PARITY_LIMIT)
-    require_parity(parity)
+    if not parity.passed:
+        raise BundleError(
+            f"the network file and PyTorch give different probabilities ({parity.name})",
+            value=f"{parity.value:.2e} on {parity.num_pictures} pictures",
+            limit=f"at most {parity.limit:.0e}",
+            remedy="report this with your versions of torch and onnxruntime",
+        )
     # The effect of storing the weights in half precision.
     name = f"rounding: largest difference in probability from unrounded weights: {compared.name}"
     rounding = difference_check(name, same_weights, exact, _ANY)
@@ -322,21 +328,6 @@ def agreement_check(found: Sequence[Predictions], fp32: Sequence[Predictions]) -
     value = float(same.mean())
     passed = value >= LEAST_AGREEMENT
     return Check(name, value, LEAST_AGREEMENT, passed=passed, num_pictures=len(same), at_least=True)
-
-
-def require_parity(check: Check) -> None:
-    """Refuses an fp32 file whose probabilities differ from PyTorch's.
-
-    Raises:
-        BundleError: The check failed.
-    """
-    if not check.passed:
-        raise BundleError(
-            f"the network file and PyTorch give different probabilities ({check.name})",
-            value=f"{check.value:.2e} on {check.num_pictures} pictures",
-            limit=f"at most {check.limit:.0e}",
-            remedy="report this with your versions of torch and onnxruntime",
-        )
 
 
 def _at_most(name: str, value: float, limit: float, num_pictures: int) -> Check:

@@ -3,12 +3,12 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import msgspec
 from jinja2 import Environment, StrictUndefined
 
-from models.bundle_record import BundleRecord, Check
+from models.bundle_record import BundleRecord, Check, Precision
 from models.calibration import Calibration
 from models.metrics import NUM_BINS, ReliabilityBin
 from models.ranking import RANKS, Promise, Rank
@@ -28,7 +28,6 @@ _BAR: Final = 20  # characters of a full bar
 def model_card(
     record: BundleRecord,
     fitted: "Fitted",
-    checks: Mapping[str, Sequence[Check]],
     areas: Mapping[Rank, float],
     diagrams: Mapping[str, Sequence[ReliabilityBin]],
     *,
@@ -40,7 +39,6 @@ def model_card(
     Args:
         record: That of the bundle.
         fitted: What was fitted to the fp32 network.
-        checks: Those of each precision, released or not.
         areas: Those under the risk-coverage curves of test pictures.
         diagrams: Reliability diagrams of test pictures: of "all", and of each source.
         negatives: What the pictures without a plant are, in words.
@@ -49,13 +47,14 @@ def model_card(
     taxa = fitted.model.taxonomy.taxa
     thresholds = fitted.thresholds
     tables = fitted.model.calibration
+    networks = record.networks | record.left_out
     conformal = [each for each in (tables.conformal, tables.conformal_mistaken) if each is not None]
     environment = Environment(keep_trailing_newline=True, trim_blocks=True, undefined=StrictUndefined)
     template = environment.from_string(Path(__file__).with_name("model_card.md.jinja").read_text(encoding="utf-8"))
     return template.render(
         record=record,
         fitted=fitted,
-        checks=checks,
+        checks={precision: networks[precision].checks for precision in get_args(Precision) if precision in networks},
         areas=areas,
         diagrams=diagrams if len(diagrams) > 2 else {"all": diagrams["all"]},
         negatives=negatives,

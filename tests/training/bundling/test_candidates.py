@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from models.errors import BundleError
 from models.place import Where
 from models.preprocess import InputSpec
 from models.scoring import AnswerModel
@@ -22,7 +21,6 @@ from training.bundling.candidates import (
     make_bf16,
     overflow_check,
     picture_sets,
-    require_parity,
 )
 from training.bundling.model_card import describe_check
 from training.dataset.manifest import Manifest
@@ -61,30 +59,12 @@ def test_outputs_that_are_not_finite_fail(name):
     assert (check.passed, check.value, check.limit, check.num_pictures) == (False, 2, 0, 10)
 
 
-def parity_check(one, other):
-    return difference_check("parity", one, other, PARITY_LIMIT)
-
-
-def test_parity_is_required():
-    exact = np.array([[2.0, 0.0]], dtype=np.float32)
-    other = np.array([[0.0, 2.0]], dtype=np.float32)
-    require_parity(parity_check(exact, exact))
-    with pytest.raises(
-        BundleError, match=r"and PyTorch give different probabilities .*7\.62e-01 on 1 pictures; expected at most 1e-03"
-    ):
-        require_parity(parity_check(other, exact))
-
-
-def test_parity_is_that_of_the_picture_that_differs_most():
-    exact, other = np.zeros((2, 2), dtype=np.float32), np.zeros((2, 2), dtype=np.float32)
-    other[1, 0] = np.log(0.51 / 0.49)  # a probability of 0.51, of one picture
-    check = parity_check(other, exact)
-    assert (check.value, check.passed) == (pytest.approx(0.01, abs=1e-6), False)
-
-
-def test_nan_logits_fail_the_parity_check():
-    exact = np.array([[2.0, 0.0]], dtype=np.float32)
-    assert not parity_check(np.full((1, 2), np.nan, dtype=np.float32), exact).passed
+@pytest.mark.parametrize(("logit", "difference"), [(0.0, 0.0), (np.log(0.51 / 0.49), 0.01), (np.nan, np.nan)])
+def test_parity_is_that_of_the_picture_that_differs_most_and_nan_fails(logit, difference):
+    exact, other = np.zeros((2, 2), dtype=np.float32), np.array([[0, 0], [logit, 0]], dtype=np.float32)
+    check = difference_check("parity", other, exact, PARITY_LIMIT)
+    assert check.value == pytest.approx(difference, abs=1e-6, nan_ok=True)
+    assert check.passed == (difference == 0)
 
 
 SPEC = InputSpec(height=32, width=32, train_px=32)
@@ -182,7 +162,9 @@ def test_the_prior_counts_training_pictures_and_a_plant_stands_where_its_picture
 def test_the_description_says_whether_the_limit_is_a_minimum_or_maximum():
     one = [predictions([0] * 4)]
     assert "1 (at least 0.999, 4 pictures)" in describe_check(agreement_check(one, one))
-    assert "0 (at most 0.001, 1 pictures)" in describe_check(parity_check(*[np.zeros((1, 2), "f4")] * 2))
+    assert "0 (at most 0.001, 1 pictures)" in describe_check(
+        difference_check("parity", *[np.zeros((1, 2), "f4")] * 2, PARITY_LIMIT)
+    )
 
 
 @pytest.mark.parametrize(("wins", "passes"), [(False, False), (True, True)])

@@ -34,7 +34,7 @@ def card(diagrams=None, num_plants=400, metrics=(), fixed=None):
     fitted = Fitted(AnswerModel(make_taxonomy(2), 1.0, calibration=calibration), fit_thresholds(scores, fixed))
     record = replace(bundle_record(), metrics=metrics)
     diagrams = {"all": [SURE]} if diagrams is None else diagrams
-    return model_card(record, fitted, {}, {"species": 0.25}, diagrams, negatives="spoons", commands=("a", "b"))
+    return model_card(record, fitted, {"species": 0.25}, diagrams, negatives="spoons", commands=("a", "b"))
 
 
 def fitted_on(num_pictures):
