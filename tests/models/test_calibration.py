@@ -198,8 +198,8 @@ def test_the_plant_head_is_a_logistic_regression():
 
 def test_familiarity_is_the_mean_of_two_ranks():
     table = FamiliarityTable(np.array([0.2, 0.4, 0.6, 0.8]), np.array([-3.0, -2.0, -1.0, 0.0]))
-    scores = table.scores(np.array([0.9, 0.5, 0.1]), np.array([-4.0, -1.5, 1.0]))
-    assert scores == pytest.approx([1.0, 0.5, 0.0])
+    scores = table.scores(np.array([0.9, 0.5, 0.1]), np.array([-4.0, -2.5, 1.0]))
+    assert scores == pytest.approx([1.0, (2 + 3) / 8, 0.0])
 
 
 def test_calibration_pictures_that_are_as_sure_and_as_near_count_as_less_familiar():
@@ -210,10 +210,10 @@ def test_calibration_pictures_that_are_as_sure_and_as_near_count_as_less_familia
 KINDS = st.sampled_from(["marginal", "macro"])
 
 
-def some_table(generator, num_taxa=12, num_plants=40):
-    taxa_NT = generator.dirichlet(np.full(num_taxa, 0.3), num_plants)
-    prior_T = generator.dirichlet(np.ones(num_taxa)) + 1e-6
-    return conformal_table(taxa_NT, generator.integers(0, num_taxa, num_plants), prior_T / prior_T.sum())
+def some_table(generator):
+    taxa_NT = generator.dirichlet(np.full(12, 0.3), 40)
+    prior_T = generator.dirichlet(np.ones(12)) + 1e-6
+    return conformal_table(taxa_NT, generator.integers(0, 12, 40), prior_T / prior_T.sum())
 
 
 @settings(max_examples=60)

@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from models.calibration import FamiliarityTable
 from models.taxonomy import Groups
 from training.bundling.rejection import (
     HeadInputs,
@@ -26,8 +25,18 @@ def draw_features(num_taxa, per_taxon, noise, seed, num_features=40):
     return directions[labels] + random.normal(0, noise, (len(labels), num_features)), labels
 
 
-def draw_others(seed, num_features=40):
-    return np.random.default_rng(seed).normal(size=(200, num_features))
+def draw_others(seed):
+    return np.random.default_rng(seed).normal(size=(200, 40))
+
+
+def reduced(table, features):
+    """The principal components of features of length 1."""
+    return (features / np.linalg.norm(features, axis=1, keepdims=True) - table.center_F) @ table.basis_FD
+
+
+def from_their_taxa(points, labels):
+    """How far each picture lies from the mean of its taxon."""
+    return np.concatenate([points[labels == each] - points[labels == each].mean(axis=0) for each in np.unique(labels)])
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.5])
@@ -47,11 +56,9 @@ def test_the_table_has_one_dimension_less_than_there_are_taxa_and_at_most_256():
 def test_after_the_projections_the_covariances_are_the_identity():
     features, labels = draw_features(6, 400, 0.6, seed=0)
     table = fit_features(features, labels)
-    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    reduced = (unit - table.center_F) @ table.basis_FD
-    np.testing.assert_allclose(np.cov((reduced * table.whole_D).T, bias=True), np.eye(5), atol=0.01)
-    within = reduced @ table.within_DD
-    residual = np.concatenate([within[labels == each] - within[labels == each].mean(axis=0) for each in range(6)])
+    points = reduced(table, features)
+    np.testing.assert_allclose(np.cov((points * table.whole_D).T, bias=True), np.eye(5), atol=0.01)
+    residual = from_their_taxa(points @ table.within_DD, labels)
     np.testing.assert_allclose(np.cov(residual.T, bias=True), np.eye(5), atol=0.12)  # 5 % is added to the variances
 
 
@@ -59,9 +66,7 @@ def test_after_the_projections_the_covariances_are_the_identity():
 def test_the_covariance_within_taxa_has_the_size_of_that_of_new_pictures(per_taxon):
     table = fit_features(*draw_features(120, per_taxon, 0.6, seed=0))
     unseen, labels = draw_features(120, 60, 0.6, seed=1)
-    unit = unseen / np.linalg.norm(unseen, axis=1, keepdims=True)
-    reduced = (unit - table.center_F) @ table.basis_FD
-    residual = np.concatenate([reduced[labels == at] - reduced[labels == at].mean(axis=0) for at in range(120)])
+    residual = from_their_taxa(reduced(table, unseen), labels)
     covariance = residual.T @ residual / (len(residual) - 120)
     fitted = np.linalg.inv(table.within_DD @ table.within_DD.T)
     assert np.trace(fitted) / 1.05 == pytest.approx(np.trace(covariance), rel=0.05)  # a twentieth is added
@@ -71,9 +76,7 @@ def test_a_twentieth_of_the_mean_variance_is_added_within_taxa():
     features, labels = draw_features(6, 400, 0.6, seed=0)
     features *= np.linspace(0.5, 2, 40)
     table = fit_features(features, labels)
-    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    reduced = (unit - table.center_F) @ table.basis_FD
-    residual = np.concatenate([reduced[labels == at] - reduced[labels == at].mean(axis=0) for at in range(6)])
+    residual = from_their_taxa(reduced(table, features), labels)
     covariance = residual.T @ residual / (len(residual) - 6)
     variances = np.linalg.eigvalsh(covariance)
     found = np.linalg.eigvalsh(table.within_DD.T @ covariance @ table.within_DD)
@@ -117,26 +120,6 @@ def test_few_pictures_give_finite_distances(num_taxa, per_taxon):
     assert np.isfinite(table.distances(draw_others(1))).all()
 
 
-@settings(max_examples=10)
-@given(st.floats(1e-3, 1e3))
-def test_the_length_of_the_features_does_not_matter(length):
-    features, labels = draw_features(4, 10, 0.5, seed=0)
-    expected = fit_features(features, labels).distances(features)
-    np.testing.assert_allclose(
-        fit_features(features * length, labels).distances(features / length), expected, rtol=0.01
-    )
-
-
-def test_familiarity_ranks_calibration_plants_from_0_to_1():
-    random = np.random.default_rng(0)
-    confidence, distance = random.random(100), random.normal(size=100)
-    table = FamiliarityTable(np.sort(confidence), np.sort(distance))
-    scores = table.scores(confidence, distance)
-    assert scores.mean() == pytest.approx(0.5, abs=0.02)
-    assert table.scores(np.array([1.0]), np.array([-9.0])) == 1.0
-    assert table.scores(np.array([-0.1]), np.array([9.0])) == 0.0
-
-
 def test_without_its_taxon_a_plant_is_as_far_as_the_table_of_the_others_says():
     features, labels = draw_features(10, 20, 0.5, seed=0)
     table = fit_features(features, labels)
@@ -171,10 +154,14 @@ def draw(num_pictures, is_plant, seed, shift=1.0):
     return HeadInputs(features, confidence, random.normal(-1 if is_plant else 1, 2, num_pictures))
 
 
-def fit(shift=1.0, num_negatives=100, groups=None):
-    negatives = draw(num_negatives, False, 3, shift)
-    groups = np.arange(num_negatives) if groups is None else groups
-    return fit_head(draw(300, True, 1, shift), negatives, groups)
+def with_features(features):
+    """Pictures whose scores say nothing."""
+    flat = np.full(len(features), 0.5)
+    return HeadInputs(features, flat, flat)
+
+
+def fit(shift=1.0, num_negatives=100):
+    return fit_head(draw(300, True, 1, shift), draw(num_negatives, False, 3, shift), np.arange(num_negatives))
 
 
 def test_the_cutoff_keeps_95_percent_of_plants_where_things_are_near_them():
@@ -192,9 +179,7 @@ def test_where_plants_and_things_are_far_apart_the_cutoff_lies_between_them():
 
 def test_things_that_look_like_plants_raise_the_cutoff_until_5_percent_of_plants_are_stopped():
     far, alike = draw(300, False, 3, 6), draw(12, True, 5, 6)
-    things = HeadInputs(
-        *(np.concatenate([getattr(each, name) for each in (far, alike)]) for name in far.__struct_fields__)
-    )
+    things = HeadInputs.join([far, alike])
     plants = draw(200, True, 2, 6)
     fitted = fit_head(plants, things, np.arange(len(things)))
     assert fitted.cutoff > 0.5
@@ -211,10 +196,9 @@ def test_cross_validation_tells_what_new_things_show():
 
 def test_plants_that_the_fit_can_learn_by_heart_do_not_raise_the_cutoff():
     """With 400 features and 60 plants each fit tells its own plants from the things, and no others."""
-    random, flat = np.random.default_rng(10), np.full(60, 0.5)
-    plants, things = (HeadInputs(random.normal(size=(60, 400)), flat, flat) for _ in range(2))
+    random = np.random.default_rng(10)
+    plants, things, unseen = (with_features(random.normal(size=(number, 400))) for number in (60, 60, 2000))
     fitted = fit_head(plants, things, np.arange(60))
-    unseen = HeadInputs(random.normal(size=(2000, 400)), np.full(2000, 0.5), np.full(2000, 0.5))
     assert fitted.auroc == pytest.approx(0.5, abs=0.15)
     assert (unseen.scores(fitted.head) >= fitted.cutoff).mean() > 0.9
 
@@ -224,10 +208,8 @@ def test_pictures_of_one_group_are_left_out_together():
     random = np.random.default_rng(0)
     spots = random.normal(size=(5, 400))
     groups = np.repeat(np.arange(5), 20)
-    features = spots[groups] + random.normal(0, 0.05, (100, 400))
-    flat = np.full(100, 0.5)
-    negatives = HeadInputs(features, flat, flat)
-    plants = HeadInputs(random.normal(size=(200, 400)), np.full(200, 0.5), np.full(200, 0.5))
+    negatives = with_features(spots[groups] + random.normal(0, 0.05, (100, 400)))
+    plants = with_features(random.normal(size=(200, 400)))
     together = fit_head(plants, negatives, groups)
     apart = fit_head(plants, negatives, np.arange(100))
     assert apart.auroc > 0.99
@@ -236,7 +218,7 @@ def test_pictures_of_one_group_are_left_out_together():
 
 def test_plants_and_other_things_weigh_the_same():
     plants, others = draw(300, True, 1), draw(30, False, 2)
-    repeated = HeadInputs(*(np.concatenate([getattr(others, name)] * 9) for name in HeadInputs.__struct_fields__))
+    repeated = HeadInputs.join([others] * 9)
     # With nine times as many negatives the data weigh more against the penalty, so that is made up for.
     few = fit_logistic(plants, others, 570 / 330, np.ones(30))
     many = fit_logistic(plants, repeated, 1.0, np.ones(270))
