@@ -153,7 +153,7 @@ def reliability_bins(confidence_N: Doubles, hits_N: Flags) -> list[ReliabilityBi
     return found
 
 
-def calibration_error(confidence_N: Doubles, hits_N: Flags, plants_N: Integers, seed: int = 0) -> Share:
+def calibration_error(confidence_N: Doubles, hits_N: Flags, plants_N: Integers) -> Share:
     """Returns the expected calibration error with its 95 % interval, from 1,000 draws of plants with replacement.
 
     The error is the mean gap of confidence and accuracy over 15 equal bins of confidence (Guo et al. 2017). Chance
@@ -165,18 +165,17 @@ def calibration_error(confidence_N: Doubles, hits_N: Flags, plants_N: Integers, 
         confidence_N: Probability of the most likely taxon.
         hits_N: Whether that taxon is right.
         plants_N: Plant of each picture; the pictures of a plant are drawn together.
-        seed: Seed of the draws.
     """
     value = mean_gap(confidence_N, hits_N, np.ones(len(hits_N)))
-    drawn = np.array([mean_gap(confidence_N, hits_N, times_N) for times_N in draw_plants(plants_N, seed)])
+    drawn = np.array([mean_gap(confidence_N, hits_N, times_N) for times_N in draw_plants(plants_N)])
     low, high = np.quantile(drawn, [0.025, 0.975]) - max(float(drawn.mean()) - value, 0.0)
     return Share(value, len(hits_N), (float(max(min(low, value), 0.0)), float(min(max(high, value), 1.0))))
 
 
-def draw_plants(plants_N: Integers, seed: int = 0) -> Iterator[Doubles]:
+def draw_plants(plants_N: Integers) -> Iterator[Doubles]:
     """Yields how often each picture is in a draw of plants with replacement, for 1,000 draws (bootstrap)."""
     _, plant_N = np.unique(plants_N, return_inverse=True)  # numbers without gaps
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     num_plants = int(plant_N.max()) + 1
     for _ in range(_NUM_DRAWS):
         times = np.bincount(random.integers(num_plants, size=num_plants), minlength=num_plants).astype(np.float64)
