@@ -49,9 +49,9 @@ def png_with_chunks(num_chunks):
     return png((8, 8), 8, 2, [bytes(24)] * 8, png_chunk(b"prIv", b"") * num_chunks)
 
 
-def png_with_text(num_texts, num_bytes=1_000_000):
+def png_with_text(num_texts):
     """A PNG with compressed texts, a kilobyte for each megabyte."""
-    text = zlib.compress(bytes([65]) * num_bytes, 9)
+    text = zlib.compress(bytes([65]) * 1_000_000, 9)
     chunks = [png_chunk(b"zTXt", b"text%d\0\0" % number + text) for number in range(num_texts)]
     return png((8, 8), 8, 2, [bytes(24)] * 8, *chunks)
 

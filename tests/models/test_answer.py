@@ -16,32 +16,31 @@ TAXONOMY = taxonomy_of(*(species(f"Genus{number // 2} s{number}", f"Family{numbe
 NUM_TAXA, NUM_FEATURES = 8, 5
 
 
-def some_tables(generator, num_taxa=NUM_TAXA, num_features=NUM_FEATURES, dimensions=3, num_plants=60):
+def some_tables():
+    generator = np.random.default_rng(0)
+
     def normal(*shape):
         return generator.normal(size=shape).astype(np.float32)
 
-    taxa_NT = generator.dirichlet(np.full(num_taxa, 0.3), num_plants)
+    taxa_NT = generator.dirichlet(np.full(NUM_TAXA, 0.3), 60)
     return Calibration(
-        conformal=conformal_table(
-            taxa_NT, generator.integers(0, num_taxa, num_plants), np.full(num_taxa, 1 / num_taxa)
-        ),
+        conformal=conformal_table(taxa_NT, generator.integers(0, NUM_TAXA, 60), np.full(NUM_TAXA, 1 / NUM_TAXA)),
         features=FeatureTable(
-            center_F=normal(num_features) * 0.1,
-            basis_FD=normal(num_features, dimensions),
-            whole_D=normal(dimensions),
-            within_DD=normal(dimensions, dimensions),
-            mean_TD=normal(num_taxa, dimensions),
+            center_F=normal(NUM_FEATURES) * 0.1,
+            basis_FD=normal(NUM_FEATURES, 3),
+            whole_D=normal(3),
+            within_DD=normal(3, 3),
+            mean_TD=normal(NUM_TAXA, 3),
         ),
         familiarity=FamiliarityTable(np.sort(generator.random(50)), np.sort(generator.normal(size=50))),
         # The first feature says how much a picture looks like a plant.
-        plant_head=LogisticHead(np.eye(num_features, dtype=np.float32)[0] * 12, 0.0, 0.0, -2.0),
+        plant_head=LogisticHead(np.eye(NUM_FEATURES, dtype=np.float32)[0] * 12, 0.0, 0.0, -2.0),
         cutoffs=Cutoffs(plant=0.5, familiar=0.0),
     )
 
 
-def some_model(seed=0, **changes):
-    fields = {"taxonomy": TAXONOMY, "temperature": 1.3, "calibration": some_tables(np.random.default_rng(seed))}
-    return AnswerModel(**(fields | changes))
+def some_model(**changes):
+    return AnswerModel(**({"taxonomy": TAXONOMY, "temperature": 1.3, "calibration": some_tables()} | changes))
 
 
 def some_pictures(seed, num_pictures, plants=None):
@@ -116,7 +115,7 @@ def test_pictures_whose_plant_score_is_the_cutoff_are_named(bias, num_pictures):
     pictures = some_pictures(1, num_pictures)
     head = LogisticHead(np.zeros(NUM_FEATURES, np.float32), 0.0, 0.0, bias)
     cutoff = float(head.scores(pictures[1][:1], np.ones(1), np.zeros(1))[0])
-    changed = replace(some_model().calibration, plant_head=head, cutoffs=Cutoffs(plant=cutoff))
+    changed = replace(some_tables(), plant_head=head, cutoffs=Cutoffs(plant=cutoff))
     answer = answer_about(pictures, some_model(calibration=changed))
     assert answer.plant_score == cutoff
     assert answer.verdict.rank != "not_a_plant"
@@ -124,9 +123,7 @@ def test_pictures_whose_plant_score_is_the_cutoff_are_named(bias, num_pictures):
 
 def test_a_plant_unlike_those_that_are_known_is_uncertain():
     logits, features = some_pictures(1, 1)
-    tables = some_tables(np.random.default_rng(0))
-    changed = Calibration(**{name: getattr(tables, name) for name in ("features", "plant_head", "familiarity")},
-                          cutoffs=Cutoffs(plant=0.5, familiar=1.01))  # fmt: skip
+    changed = replace(some_tables(), conformal=None, cutoffs=Cutoffs(plant=0.5, familiar=1.01))
     verdict = answer_about((logits * 9, features), some_model(calibration=changed)).verdict
     assert (verdict.rank, verdict.name) == ("uncertain", None)
     assert "unlike the plants" in verdict.reason
@@ -135,7 +132,7 @@ def test_a_plant_unlike_those_that_are_known_is_uncertain():
 @pytest.mark.parametrize("num_pictures", [1, 2])
 def test_a_plant_whose_familiarity_is_the_cutoff_is_named(num_pictures):
     known = FamiliarityTable(confidence_N=np.zeros(2), distance_N=np.full(2, 1e9))  # each picture has the score 1
-    changed = replace(some_model().calibration, familiarity=known, cutoffs=Cutoffs(plant=0.5, familiar=1.0))
+    changed = replace(some_tables(), familiarity=known, cutoffs=Cutoffs(plant=0.5, familiar=1.0))
     answer = answer_about(some_pictures(1, num_pictures), some_model(calibration=changed))
     assert not answer.verdict.unknown_plant
 
@@ -254,9 +251,8 @@ def test_a_candidate_set_guarantees_nothing_if_a_picture_was_left_out_or_none_sh
 
 
 def test_a_candidate_set_guarantees_nothing_about_an_unknown_plant():
-    tables = some_tables(np.random.default_rng(0))
     strange = replace(
-        tables, cutoffs=Cutoffs(familiar=1.0), familiarity=FamiliarityTable(np.ones(1), np.array([-99.0]))
+        some_tables(), cutoffs=Cutoffs(familiar=1.0), familiarity=FamiliarityTable(np.ones(1), np.array([-99.0]))
     )
     answer = answer_about(some_pictures(6, 1), some_model(calibration=strange), coverage=0.9)
     assert answer.verdict.unknown_plant

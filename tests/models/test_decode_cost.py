@@ -20,8 +20,8 @@ from tests.models.pictures import FORMATS, as_camera_file, claiming_size, encode
 SPEC = InputSpec(height=380, width=380, train_px=380)
 
 
-def cost(data, spec=SPEC):
-    return decode_cost(data, spec).num_bytes
+def cost(data):
+    return decode_cost(data, SPEC).num_bytes
 
 
 def test_large_jpegs_cost_their_reduced_size():

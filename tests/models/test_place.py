@@ -89,9 +89,9 @@ def test_bands_end_at_the_tropics():
     assert [band_at(latitude) for latitude in (23.44, 0, -23.44, 23.45, -23.45)] == [1, 1, 1, 0, 2]
 
 
-def season(prior, taxon, month, *, place=BERLIN):
+def season(prior, taxon, month):
     """What a month adds to a taxon's log ratio, before that is shrunk."""
-    dated, undated = (prior.log_ratios(Where(*place, day))[taxon] for day in (date(2026, month, 15), None))
+    dated, undated = (prior.log_ratios(Where(*BERLIN, day))[taxon] for day in (date(2026, month, 15), None))
     return (dated - undated) * (prior.counts[taxon] + 10) / prior.counts[taxon]
 
 

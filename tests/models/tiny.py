@@ -26,8 +26,8 @@ def genus_only(name, family=""):
     return Taxon(name.lower(), "genus", name, name, family)
 
 
-def common_only(name, family=""):
-    return Taxon(name.lower(), "species", name, "", family)
+def common_only(name):
+    return Taxon(name.lower(), "species", name, "")
 
 
 def taxonomy_of(*taxa, outputs=None):

@@ -264,25 +264,25 @@ def test_every_picture_runs_alone_on_one_thread_of_several(bad, good, manifest, 
 
 def test_tables_of_other_data_are_named(manifest):
     record = bundle_record(manifest_sha256=manifest.sha256, other_data=True)
-    assert "other data" in held_out_in(manifest, record, ()).explanation
+    assert "other data" in held_out_in(manifest, record).explanation
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_other_splits_of_the_bundles_own_manifest_are_not_held_out(manifest, split):
-    found = held_out_in(manifest, trained_with(manifest.sha256), (), split)
+    found = held_out_in(manifest, trained_with(manifest.sha256), split=split)
     assert (found.state, found.num_seen) == ("seen", len(manifest.rows_of(split)))
 
 
 def test_calibration_pictures_of_the_bundle_are_not_held_out(flowers, tmp_path):
     prepare_folder(flowers.parent / "flowers", tmp_path / "data", calibration_share=0.3)
     manifest = Manifest(tmp_path / "data")
-    found = held_out_in(manifest, trained_with(manifest.sha256), (), "calibration")
+    found = held_out_in(manifest, trained_with(manifest.sha256), split="calibration")
     assert (found.state, found.num_seen) == ("seen", len(manifest.rows_of("calibration")))
 
 
 def test_other_manifest_must_be_given(manifest, other_pictures):
     record = trained_with("a" * 64)
-    assert held_out_in(manifest, record, ()).state == "unknown"
+    assert held_out_in(manifest, record).state == "unknown"
     assert held_out_in(manifest, record, [other_pictures]).state == "unknown"
 
 
@@ -305,7 +305,7 @@ def test_a_picture_that_was_encoded_anew_is_known_by_its_name(manifest):
 
 def test_bundle_that_records_no_manifest_is_taken_at_its_word(manifest, same_pictures):
     record = trained_with("")
-    assert held_out_in(manifest, record, ()).state == "unknown"
+    assert held_out_in(manifest, record).state == "unknown"
     assert held_out_in(manifest, record, [same_pictures]).state == "seen"
     assert held_out_in(manifest, record, [manifest]).state == "stated"
 

@@ -3,6 +3,7 @@
 import numpy as np
 from msgspec.structs import replace
 
+from models.answer import Question, answer_plant
 from tests.training.small import make_taxonomy
 from training.bundling.tables import LabeledOutputs, TableData
 from training.evaluation.predictions import Outputs
@@ -22,6 +23,14 @@ def draw_plants(per_taxon, seed):
     labels = np.repeat(np.arange(NUM_TAXA), per_taxon)
     noises = np.random.default_rng(seed).normal(0, NOISE, (len(labels), NUM_FEATURES))
     return LabeledOutputs(draw_outputs(DIRECTIONS[labels] + noises), labels)
+
+
+def answers(fitted, outputs, question=None):
+    """The answers about plants of one picture each."""
+    return [
+        answer_plant(logits[None], features[None], fitted.model, question or Question())
+        for logits, features in zip(*outputs, strict=True)
+    ]
 
 
 def draw_things(num_pictures, seed):

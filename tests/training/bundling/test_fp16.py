@@ -13,12 +13,12 @@ from models.session import OnnxSession
 from training.bundling.onnx_file import OPSET, fold_constants, restore_metadata, write_fp16, write_rounded
 
 
-def write_graph(path, nodes, constants, shape=("batch", 2, 4, 4), opset=20):
+def write_graph(path, nodes, constants, opset=20):
     """A network from `pixels` to `logits`; constants are name -> array."""
     graph = helper.make_graph(
         nodes,
         "drawn",
-        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, list(shape))],
+        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["batch", 2, 4, 4])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", None, None, None])],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )

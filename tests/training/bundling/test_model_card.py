@@ -26,12 +26,12 @@ from training.export import Export
 SURE = ReliabilityBin(low=14 / 15, num_pictures=40, confidence=0.97, accuracy=0.5)
 
 
-def card(diagrams=None, num_plants=400, metrics=(), fixed=None):
+def card(diagrams=None, num_plants=400, metrics=()):
     """All plants reach 0.8; none is wrong. The species takes them all. One of two taxa has calibration plants."""
     scores = {rank: RankScores(np.full(num_plants, 0.8), np.ones(num_plants, dtype=bool)) for rank in RANKS}
     table = conformal_table(np.full((num_plants, 2), 0.5), np.zeros(num_plants, dtype=np.intp), np.array([0.5, 0.5]))
     calibration = Calibration(conformal=table, fitted_on=fitted_on(num_plants))
-    fitted = Fitted(AnswerModel(make_taxonomy(2), 1.0, calibration=calibration), fit_thresholds(scores, fixed))
+    fitted = Fitted(AnswerModel(make_taxonomy(2), 1.0, calibration=calibration), fit_thresholds(scores))
     record = replace(bundle_record(), metrics=metrics)
     diagrams = {"all": [SURE]} if diagrams is None else diagrams
     return model_card(record, fitted, {"species": 0.25}, diagrams, negatives="spoons", commands=("a", "b"))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from models.answer import Question, answer_plant
+from models.answer import Question
 from models.ranking import Promises, output_probabilities, taxon_probabilities
 from models.taxonomy import Output, Taxonomy
 from tests.training.bundling.drawn_outputs import (
@@ -14,6 +14,7 @@ from tests.training.bundling.drawn_outputs import (
     NUM_FEATURES,
     TAXONOMY,
     TRAINING,
+    answers,
     draw_outputs,
     draw_plants,
     draw_things,
@@ -114,13 +115,6 @@ def fitted():
 
 def figures_of(fitted):
     return {figure.name: figure for figure in fitted.metrics}
-
-
-def answers(fitted, outputs, question=None):
-    return [
-        answer_plant(logits[None], features[None], fitted.model, question or Question())
-        for logits, features in zip(*outputs, strict=True)
-    ]
 
 
 def test_95_percent_of_new_plants_are_kept_and_named_as_promised(fitted):

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from models.answer import Question, answer_plant
 from models.errors import DataError
 from models.scoring import AnswerModel
 from tests.models.tiny import species, taxonomy_of
-from tests.training.bundling.drawn_outputs import NOISE, NUM_FEATURES, draw_outputs, table_data
+from tests.training.bundling.drawn_outputs import NOISE, NUM_FEATURES, answers, draw_outputs, table_data
 from tests.training.small import make_taxonomy
 from training.bundling.mistakes import mistaken_taxa
 from training.bundling.tables import fit_tables
@@ -51,20 +50,19 @@ def test_a_stranger_that_the_bundle_knows_is_refused():
         looked_up("Quercus suber", "Rosa canina L.")
 
 
-def some_names(source_M, near):
+def some_names(source_M, near=False, group_M=None):
     flags, numbers = np.zeros(len(source_M), dtype=bool), np.zeros(len(source_M), dtype=np.intp)
-    return UnknownNames(source_M, numbers, flags, numbers, flags | near, flags | near)
+    groups = numbers if group_M is None else group_M
+    return UnknownNames(source_M, groups, flags, numbers, flags | near, flags | near)
 
 
 @pytest.mark.parametrize(("sources", "folds"), [([0, 0, 1], [0, 0, 1]), ([0, 0, 0], [4, 4, 5])])
 def test_a_source_is_left_out_as_a_whole_or_a_genus_if_there_is_one_source(sources, folds):
-    flags = np.zeros(3, dtype=bool)
-    names = UnknownNames(np.array(sources), np.array([4, 4, 5]), flags, np.zeros(3, np.intp), flags, flags)
-    assert names.folds().tolist() == folds
+    assert some_names(np.array(sources), group_M=np.array([4, 4, 5])).folds().tolist() == folds
 
 
 def test_every_fourth_plant_is_a_stranger_and_small_sources_count_as_much_as_large_ones():
-    names = some_names(np.repeat([0, 1, 2], [1000, 30, 5]), near=False)
+    names = some_names(np.repeat([0, 1, 2], [1000, 30, 5]))
     chosen_M = drawn_among(names, 300)
     assert np.bincount(names.source_M[chosen_M]).tolist() == [65, 30, 5]  # 100 of 400
 
@@ -81,20 +79,17 @@ def test_a_photograph_named_by_a_known_genus_alone_is_left_out():
     assert [each.name for each in without_doubtful(pictures, KNOWN)] == ["Rosa gallica", "Musa", ""]
 
 
-def drawn_strangers(seed, num_genera=60, each=10, near=False):
-    """Plants of directions that the network never had, or between two of its own."""
+def drawn_strangers(seed):
+    """Ten plants of each of 60 directions that the network never had."""
     random = np.random.default_rng(seed)
-    directions = random.normal(size=(num_genera, NUM_FEATURES)).repeat(each, axis=0)
+    directions = random.normal(size=(60, NUM_FEATURES)).repeat(10, axis=0)
     noise = random.normal(0, NOISE, directions.shape)
-    flags, number = np.zeros(len(directions), dtype=bool), np.arange(num_genera).repeat(each)
-    names = UnknownNames(number % 3, number, flags, np.zeros(len(number), np.intp), flags | near, flags | near)
-    return UnknownPlants(draw_outputs(directions + noise), names, "drawn strangers")
+    number = np.arange(60).repeat(10)
+    return UnknownPlants(draw_outputs(directions + noise), some_names(number % 3, group_M=number), "drawn strangers")
 
 
 def share_named(fitted, outputs):
-    pairs = zip(*outputs, strict=True)
-    ranks = [answer_plant(logits[None], seen[None], fitted.model, Question()).verdict.rank for logits, seen in pairs]
-    return np.mean([rank == "species" for rank in ranks])
+    return np.mean([each.verdict.rank == "species" for each in answers(fitted, outputs)])
 
 
 def test_with_strangers_familiarity_is_a_head_that_names_fewer_new_strangers():

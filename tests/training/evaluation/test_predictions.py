@@ -29,8 +29,8 @@ from training.evaluation.predictions import (
 )
 
 
-def stored(rows, folder=None, batch=3):
-    found = StoredRows(folder)
+def stored(rows, batch):
+    found = StoredRows()
     for start in range(0, len(rows), batch):
         found.append(rows[start : start + batch])
     return found
