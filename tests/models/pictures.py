@@ -8,12 +8,13 @@ import numpy as np
 import pillow_heif
 from PIL import ExifTags, Image
 
-from models.preprocess import read_picture
+from models.preprocess import InputSpec, read_picture
 
 pillow_heif.register_heif_opener()
 
 FORMATS = ("JPEG", "PNG", "WEBP", "HEIF", "AVIF")
 LANDSCAPE, PORTRAIT = (96, 64), (64, 96)
+SPEC = InputSpec(height=32, width=32, train_px=32)
 RED, GREEN, BLUE = (220, 30, 40), (30, 180, 60), (30, 60, 200)
 
 

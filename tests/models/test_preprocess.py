@@ -21,15 +21,13 @@ from tests.models.pictures import (
     BLUE,
     GREEN,
     RED,
+    SPEC,
     difference,
     encode,
     exif,
     foliage,
     scene,
 )
-
-SPEC = InputSpec(height=32, width=32, train_px=32)
-
 
 # ---- decoding at reduced scale
 

@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from models.preprocess import (
-    InputSpec,
     picture_to_input,
     read_picture,
     to_network_input,
@@ -21,6 +20,7 @@ from tests.models.pictures import (
     LANDSCAPE,
     PORTRAIT,
     RED,
+    SPEC,
     as_camera_file,
     as_stored,
     difference,
@@ -34,7 +34,6 @@ from tests.models.pictures import (
     seen,
 )
 
-SPEC = InputSpec(height=32, width=32, train_px=32)
 NOT_A_TIFF = b"Exif\0\0no directory stands here"
 
 

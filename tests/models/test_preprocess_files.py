@@ -16,7 +16,6 @@ from PIL import Image
 from models.errors import PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
 from models.preprocess import (
     PIXEL_LIMITS,
-    InputSpec,
     picture_to_input,
     read_picture,
     sniff_format,
@@ -28,6 +27,7 @@ from tests.models.pictures import (
     FORMATS,
     GREEN,
     RED,
+    SPEC,
     as_camera_file,
     claiming_size,
     difference,
@@ -37,7 +37,6 @@ from tests.models.pictures import (
     seen,
 )
 
-SPEC = InputSpec(height=32, width=32, train_px=32)
 LEAKS = re.compile(r"0x[0-9a-fA-F]+|object at|BytesIO|\\x|\bb['\"]")  # how Python writes objects and bytes
 
 

@@ -5,16 +5,15 @@ import numpy as np
 from models.bundle import seal_bundle
 from models.bundle_record import Architecture, BundleRecord, DataSource, NetworkFile
 from models.preprocess import InputSpec, picture_to_input
+from tests.models.pictures import SPEC
 from tests.serving.tiny import write_network
 from tests.training import small
 from training.dataset.manifest import Manifest
 
-SPEC = InputSpec(height=32, width=32, train_px=32)
 
-
-def prepare_flowers(folder, per_class=20, test_share=0.5, seed=0):
-    """Prepared data of drawn flowers; the pictures are below the folder."""
-    return small.prepare_flowers(folder, per_class, test_share=test_share, seed=seed)
+def prepare_flowers(folder, per_class=20):
+    """Prepared data of drawn flowers, of which half are for the test; the pictures are below the folder."""
+    return small.prepare_flowers(folder, per_class, test_share=0.5)
 
 
 def good_weights(manifest):

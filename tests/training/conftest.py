@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from models.bundle import load_bundle
+from tests.training.color_bundles import prepare_flowers
 from tests.training.small import prepare_folder, run_training, write_pictures
 from training.dataset.manifest import Manifest
 from training.export import Export, export
@@ -68,6 +69,12 @@ def data(pictures, tmp_path_factory):
     folder = tmp_path_factory.mktemp("prepared") / "data"
     prepare_folder(pictures, folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def flowers(tmp_path_factory):
+    """Prepared data of 60 drawn flowers, of which 30 are for the test."""
+    return prepare_flowers(tmp_path_factory.mktemp("flowers"))
 
 
 @pytest.fixture(scope="session")

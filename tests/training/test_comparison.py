@@ -33,12 +33,6 @@ from training.evaluation.split_metrics import paired_loss
 
 
 @pytest.fixture(scope="module")
-def flowers(tmp_path_factory):
-    """Prepared data of 60 drawn flowers, of which 30 are for the test."""
-    return prepare_flowers(tmp_path_factory.mktemp("flowers"))
-
-
-@pytest.fixture(scope="module")
 def manifest(flowers):
     return Manifest(flowers)
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from PIL import Image
 
 from models.errors import DataError
-from models.preprocess import InputSpec
 from models.session import NetworkOutput
+from tests.models.pictures import SPEC
 from tests.training.small import prepare_folder, require_one_line, with_columns
 from training.evaluate import Evaluate, Subject, evaluate, main
 from training.evaluation.drawings import SHEETS
@@ -182,13 +182,12 @@ def with_wrong_labels(manifest, folder):
 
 def test_wrong_labels_among_the_training_pictures_are_listed_and_drawn(manifest, tmp_path, monkeypatch, capsys):
     data, wrong = with_wrong_labels(manifest, tmp_path / "data")
-    spec = InputSpec(height=32, width=32, train_px=32)
 
     def look_at_colors(batches):
         for pixels in batches:
             yield NetworkOutput(np.zeros((len(pixels), 3), np.float32), np.exp(-pixels.mean(axis=(2, 3))))
 
-    subject = Subject("checkpoint", look_at_colors, spec, manifest.taxonomy.output_keys, 1.0, "another manifest")
+    subject = Subject("checkpoint", look_at_colors, SPEC, manifest.taxonomy.output_keys, 1.0, "another manifest")
     monkeypatch.setattr("training.evaluate._checkpoint_subject", lambda *arguments: subject)
     command = Evaluate(data=data, checkpoint=tmp_path / "last.pt", out=tmp_path / "out", workers=0)
     evaluate(replace(command, suspects=True, other_data=True))

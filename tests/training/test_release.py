@@ -12,15 +12,10 @@ from msgspec.structs import replace
 from models.bundle import load_bundle
 from models.errors import BundleError, DataError
 from tests.models.tiny import bundle_record, seal_tiny, write_network
-from tests.training.color_bundles import good_weights, prepare_flowers, seal_color_bundle
+from tests.training.color_bundles import good_weights, seal_color_bundle
 from tests.training.small import require_one_line, start_program
 from training.dataset.manifest import Manifest
 from training.release import CURRENT, HISTORY_FILE, Command, Registry, entry_name, run
-
-
-@pytest.fixture(scope="module")
-def flowers(tmp_path_factory):
-    return prepare_flowers(tmp_path_factory.mktemp("flowers"))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +50,9 @@ def registry(tmp_path):
 
 
 def release(*arguments):
-    run(tyro.cli(Command, args=[str(argument) for argument in arguments]))
+    """Runs a command; a comparison loads its pictures in this process."""
+    words = [*arguments, *["--workers", 0] * ("--data" in arguments)]
+    run(tyro.cli(Command, args=[str(word) for word in words]))
 
 
 def served_version(registry):
@@ -77,18 +74,18 @@ def promote(registry, bundle):
 
 
 def test_compare_says_what_a_promotion_would_say(bundles, flowers, tmp_path, capsys):
-    release("compare", *bundles[:2], "--data", flowers, "--out", tmp_path / "out" / "it.json", "--workers", 0)
+    release("compare", *bundles[:2], "--data", flowers, "--out", tmp_path / "out" / "it.json")
     facts = json.loads((tmp_path / "out" / "it.json").read_text())
     assert facts["micro_top1"]["new"] == pytest.approx(1)
     printed = capsys.readouterr().out
     assert "micro top-1" in printed
     assert "would be refused" not in printed
-    release("compare", *bundles[1::-1], "--data", flowers, "--workers", 0)
+    release("compare", *bundles[1::-1], "--data", flowers)
     assert capsys.readouterr().out.count("A promotion would be refused.") == 4
 
 
 def test_registry_from_first_promotion_to_rollback(bundles, flowers, tmp_path, capsys):
-    registry, options = Registry(tmp_path / "registry"), ["--data", flowers, "--workers", 0]
+    registry, options = Registry(tmp_path / "registry"), ["--data", flowers]
     release("promote", bundles[0], registry.folder)
     release("promote", bundles[1], registry.folder, *options)
     first, change = registry.history()
@@ -107,7 +104,7 @@ def test_registry_from_first_promotion_to_rollback(bundles, flowers, tmp_path, c
 
 
 def test_person_decides_where_a_loss_is_neither_proved_nor_excluded(current, bundles, flowers):
-    options = [current.folder, "--data", flowers, "--workers", 0]
+    options = [current.folder, "--data", flowers]
     release("promote", bundles[1], *options)
     with pytest.raises(BundleError, match="--accept-uncertain") as refused:
         release("promote", bundles[2], *options, "--accept-uncertain", " ")
@@ -121,7 +118,7 @@ def test_person_decides_where_a_loss_is_neither_proved_nor_excluded(current, bun
 
 
 def test_comparison_tells_how_many_came_before_on_its_set(current, bundles, flowers, capsys):
-    options = [current.folder, "--data", flowers, "--workers", 0]
+    options = [current.folder, "--data", flowers]
     release("promote", bundles[1], *options)
     (first,) = current.folder.glob("reports/*.json")
     facts = json.loads(first.read_text())
@@ -142,7 +139,7 @@ def test_comparison_tells_how_many_came_before_on_its_set(current, bundles, flow
 
 
 def test_proved_loss_stays_refused_whatever_the_person_says(current, bundles, flowers):
-    options = [current.folder, "--data", flowers, "--workers", 0, "--accept-uncertain", "I like it"]
+    options = [current.folder, "--data", flowers, "--accept-uncertain", "I like it"]
     release("promote", bundles[1], *options)
     with pytest.raises(BundleError) as refused:
         release("promote", bundles[0], *options)
@@ -152,7 +149,7 @@ def test_proved_loss_stays_refused_whatever_the_person_says(current, bundles, fl
 
 
 def test_set_that_a_bundle_was_trained_on_is_refused(current, bundles, flowers):
-    options = ["--data", flowers, "--split", "train", "--workers", 0, "--accept-uncertain", "I like it"]
+    options = ["--data", flowers, "--split", "train", "--accept-uncertain", "I like it"]
     with pytest.raises(BundleError, match="trained, chosen or calibrated"):
         release("promote", bundles[1], current.folder, *options)
     assert served_version(current) == "1"
@@ -174,7 +171,7 @@ def test_other_taxa_are_shown_with_the_figures(bundles, flowers, tmp_path, capsy
     outputs = (*taxonomy.outputs[:2], replace(taxonomy.outputs[2], taxon_id=other.taxon_id))
     taxonomy = replace(taxonomy, taxa=(*taxonomy.taxa[:2], other), outputs=outputs)
     new = seal_color_bundle(tmp_path / "new", flowers, version="3", taxonomy=taxonomy).folder
-    options = ["--data", flowers, "--workers", 0]
+    options = ["--data", flowers]
     release("promote", bundles[1], registry)
     with pytest.raises(BundleError, match="--accept-uncertain"):
         release("promote", new, registry, *options)

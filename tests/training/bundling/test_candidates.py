@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from models.place import Where
-from models.preprocess import InputSpec
 from models.scoring import AnswerModel
 from models.session import NetworkOutput
+from tests.models.pictures import SPEC
 from tests.training.small import make_taxonomy, write_data
 from training.bundling.candidates import (
     PARITY_LIMIT,
@@ -64,9 +64,6 @@ def test_parity_is_that_of_the_picture_that_differs_most_and_nan_fails(logit, di
     check = difference_check("parity", other, exact, PARITY_LIMIT)
     assert check.value == pytest.approx(difference, abs=1e-6, nan_ok=True)
     assert check.passed == (difference == 0)
-
-
-SPEC = InputSpec(height=32, width=32, train_px=32)
 
 
 def sets_of(folder, *splits):

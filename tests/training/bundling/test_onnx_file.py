@@ -10,14 +10,13 @@ from onnx import TensorProto
 
 from models.errors import BotanifyError
 from models.network import PlantNetwork
-from models.preprocess import InputSpec
 from models.session import OnnxSession
 from tests.make import ran
+from tests.models.pictures import SPEC
 from tests.training.small import make_taxonomy
 from training.bundling import onnx_file
 from training.bundling.onnx_file import OPSET, fold_batch_norm, round_to_half, write_onnx
 
-SPEC = InputSpec(height=32, width=32, train_px=32)
 TAXONOMY = make_taxonomy(7)
 
 

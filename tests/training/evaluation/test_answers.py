@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from models.ranking import Thresholds
 from models.scoring import AnswerModel, Decisions
 from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
 from training.bundling.tables import fit_tables
@@ -18,6 +17,7 @@ from training.evaluation.answers import (
 from training.evaluation.predictions import Outputs, store_outputs
 
 FITTED = fit_tables(table_data(), 1.0, {}).model
+BARE = AnswerModel(TAXONOMY, 1.0)
 PLANTS, THINGS = draw_plants(2, seed=51), draw_things(20, seed=52)
 PICTURES = Outputs(*(np.concatenate(pair) for pair in zip(PLANTS.outputs, THINGS, strict=True)))
 
@@ -30,11 +30,6 @@ def test_distances_of_chunks_on_disk_are_those_of_all_pictures(monkeypatch):
 
 
 SCORES = ("plant score", "familiarity")
-
-
-@pytest.fixture(scope="module")
-def model():
-    return FITTED
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +46,8 @@ def test_verdicts_are_counted_by_rank():
     assert found.by_rank["family"].right is None
 
 
-def test_candidate_sets_cover_what_was_asked_and_nest(model, plants):
-    found = coverage_figures(plants.outputs.logits, plants.labels, model)
+def test_candidate_sets_cover_what_was_asked_and_nest(plants):
+    found = coverage_figures(plants.outputs.logits, plants.labels, FITTED)
     assert [(each.kind, each.coverage) for each in found] == [
         (kind, coverage) for kind in ("marginal", "macro") for coverage in (0.8, 0.9, 0.95)
     ]
@@ -63,9 +58,9 @@ def test_candidate_sets_cover_what_was_asked_and_nest(model, plants):
         assert each.macro_covered == pytest.approx(each.covered.value, abs=1e-9)  # equally many pictures of each taxon
 
 
-def test_other_things_and_unknown_plants_are_told_by_their_scores(model, plants):
-    known, strange = (outputs.score(model) for outputs in (plants.outputs, draw_things(200, seed=22)))
-    things, unknown = (rejection_figures(score, known, strange, model) for score in SCORES)
+def test_other_things_and_unknown_plants_are_told_by_their_scores(plants):
+    known, strange = (outputs.score(FITTED) for outputs in (plants.outputs, draw_things(200, seed=22)))
+    things, unknown = (rejection_figures(score, known, strange, FITTED) for score in SCORES)
     assert (things.score, unknown.score) == SCORES
     for found in (things, unknown):
         assert found.auroc > 0.75
@@ -74,8 +69,8 @@ def test_other_things_and_unknown_plants_are_told_by_their_scores(model, plants)
     assert things.fpr95.value < 0.4
 
 
-def test_the_shares_of_all_ranks_in_words_are_of_all_pictures(model, plants):
-    found = judge_answers(model, plants.outputs, plants.labels)
+def test_the_shares_of_all_ranks_in_words_are_of_all_pictures(plants):
+    found = judge_answers(FITTED, plants.outputs, plants.labels)
     species = found.verdicts.by_rank["species"]
     lines = [line for line in describe_answers(found) if line.startswith("  ")]
     total = len(plants.labels)
@@ -85,23 +80,15 @@ def test_the_shares_of_all_ranks_in_words_are_of_all_pictures(model, plants):
 
 
 def test_a_bundle_without_tables_is_measured_by_its_largest_softmax(plants):
-    bare = AnswerModel(TAXONOMY, 1.0, Thresholds())
-    known, strange = (outputs.score(bare) for outputs in (plants.outputs, draw_things(50, seed=23)))
+    known, strange = (outputs.score(BARE) for outputs in (plants.outputs, draw_things(50, seed=23)))
     for score in SCORES:
-        assert rejection_figures(score, known, strange, bare).score == "largest softmax"
-    assert coverage_figures(plants.outputs.logits, plants.labels, bare) == []
-
-
-BARE = AnswerModel(TAXONOMY, 1.0)
-
-
-def measure(outputs, labels, model):
-    return several_pictures(outputs, labels, model)
+        assert rejection_figures(score, known, strange, BARE).score == "largest softmax"
+    assert coverage_figures(plants.outputs.logits, plants.labels, BARE) == []
 
 
 def test_more_pictures_of_a_species_are_right_more_often():
     plants = draw_plants(10, seed=31)
-    found = measure(plants.outputs, plants.labels, BARE)
+    found = several_pictures(plants.outputs, plants.labels, BARE)
     assert [each.num_pictures for each in found] == [1, 2, 3, 5]
     top1 = [each.top1.value for each in found]
     assert top1[0] < top1[1] < top1[3]
@@ -111,9 +98,9 @@ def test_more_pictures_of_a_species_are_right_more_often():
 def test_taxa_with_fewer_than_five_pictures_are_left_out():
     labels = np.array([0] * 4 + [1] * 6)
     outputs = Outputs(np.eye(20, dtype=np.float32)[labels], np.ones((10, 3), dtype=np.float32))
-    found = measure(outputs, labels, BARE)
+    found = several_pictures(outputs, labels, BARE)
     assert {each.top1.num_pictures for each in found} == {6}
-    assert measure(Outputs(*(each[:4] for each in outputs)), labels[:4], BARE) == []
+    assert several_pictures(Outputs(*(each[:4] for each in outputs)), labels[:4], BARE) == []
 
 
 def test_the_pictures_of_a_question_are_distinct_and_of_one_taxon():

@@ -4,8 +4,8 @@ from unittest.mock import Mock
 import numpy as np
 
 from models.cores import cores
-from models.preprocess import InputSpec
 from models.session import NetworkOutput
+from tests.models.pictures import SPEC
 from training.evaluation import pictures
 from training.evaluation.pictures import run_side_by_side
 
@@ -50,7 +50,7 @@ def test_a_network_in_bfloat16_computes_so_and_on_all_cores(monkeypatch):
 
 def test_many_pictures_are_counted_on_standard_error_while_they_run(manifest, monkeypatch, capsys):
     monkeypatch.setattr(pictures, "BATCH_SIZE", 2)
-    validation = pictures.pictures_of(manifest, "validation", InputSpec(height=32, width=32, train_px=32), 0)
+    validation = pictures.pictures_of(manifest, "validation", SPEC, 0)
     assert len(list(validation.pixels())) == 2
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(pictures, "_FEW_PICTURES", 0)

@@ -124,29 +124,20 @@ def rank_scores(probabilities, labels, taxonomy):
     return score_pictures(np.log(np.maximum(probabilities, 1e-300)), labels, AnswerModel(taxonomy, 1.0)).rank_scores
 
 
-def scores_of(probabilities, label):
+@pytest.mark.parametrize(
+    ("probabilities", "label", "species", "genus", "family"),
+    [
+        ([0.4, 0.3, 0.2, 0.1], 1, (0.4, False), (0.7, True), (0.9, True)),
+        ([0.1, 0.1, 0.7, 0.1], 2, (NO_NAME, True), (0.7, True), (0.9, True)),
+        ([0.1, 0.1, 0.1, 0.7], 3, (0.7, True), (0.7, True), (0.3, False)),
+    ],
+    ids=["a genus sums its species", "a taxon of rank genus is no species", "an unknown family is never right"],
+)
+def test_each_rank_has_a_score_and_may_be_right_where_another_is_wrong(probabilities, label, species, genus, family):
     found = rank_scores(np.array([probabilities]), np.array([label]), TAXONOMY)
-    return {name: (round(float(each.score_N[0]), 6), bool(each.right_N[0])) for name, each in found.items()}
-
-
-def test_a_genus_sums_its_species_and_may_be_right_where_the_species_is_wrong():
-    assert scores_of([0.4, 0.3, 0.2, 0.1], label=1) == {
-        "species": (0.4, False),
-        "genus": (0.7, True),
-        "family": (0.9, True),
-    }
-
-
-def test_a_taxon_of_rank_genus_is_no_species():
-    assert scores_of([0.1, 0.1, 0.7, 0.1], label=2) == {
-        "species": (NO_NAME, True),
-        "genus": (0.7, True),
-        "family": (0.9, True),
-    }
-
-
-def test_an_unknown_family_is_never_named_and_never_right():
-    assert scores_of([0.1, 0.1, 0.1, 0.7], label=3)["family"] == (0.3, False)
+    assert [(round(float(each.score_N[0]), 6), bool(each.right_N[0])) for each in found.values()] == [
+        species, genus, family,
+    ]  # fmt: skip
 
 
 def test_taxa_without_a_genus_share_none_and_are_never_right():

@@ -143,6 +143,9 @@ def predictions(probabilities, labels, plants=None):
     return score_pictures(logits, np.array(labels), AnswerModel(TAXONOMY, 1.0), rows=rows, plants=plants)
 
 
+SHARES = ("top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon")
+
+
 def test_outputs_of_one_taxon_are_summed():
     found = split_metrics(predictions([SPREAD], [1]))
     assert found.top1_output.value == 0.0  # the iris is the likeliest output
@@ -151,15 +154,12 @@ def test_outputs_of_one_taxon_are_summed():
 
 def test_every_share_carries_its_number_and_interval():
     found = split_metrics(predictions([SPREAD, CERTAIN_IRIS, SPREAD], [1, 0, 0]))
-    for name in ("top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon", "ece"):
+    for name in (*SHARES, "ece"):
         figure = getattr(found, name)
         assert figure.num_pictures == 3
         assert 0 <= figure.interval_95[0] <= figure.value <= figure.interval_95[1] <= 1
     assert found.top1_taxon.value == pytest.approx(2 / 3)
     assert found.macro_top1_taxon.value == pytest.approx((1 + 1 / 2) / 2)
-
-
-SHARES = ("top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon")
 
 
 def test_ten_pictures_of_each_plant_prove_no_more_than_one():
@@ -177,14 +177,6 @@ def test_ten_pictures_of_each_plant_prove_no_more_than_one():
 def test_with_one_picture_of_each_plant_a_share_has_wilsons_interval():
     found = split_metrics(predictions([SPREAD, CERTAIN_IRIS, SPREAD], [1, 0, 0]))
     assert (found.top1_taxon, found.top5_taxon) == (share(2, 3), share(3, 3))
-
-
-def test_the_temperature_changes_confidence_and_not_the_most_likely_taxon():
-    logits = np.log(np.array([CERTAIN_IRIS], dtype=np.float32))
-    sharp, soft = (score_pictures(logits, np.array([0]), AnswerModel(TAXONOMY, t)) for t in (0.5, 2.0))
-    assert sharp.confidence_N[0] == sharp.right_N[0] == pytest.approx(0.64 / 0.66)
-    assert sharp.named_N[0] == soft.named_N[0] == 1
-    assert soft.confidence_N[0] < 0.8 < sharp.confidence_N[0]
 
 
 @pytest.fixture
