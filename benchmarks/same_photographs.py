@@ -26,7 +26,7 @@ from models.bundle import Bundle, load_bundle
 from models.metrics import Share, Whole, calibration_error, share
 from models.program import run_program
 from models.scoring import AnswerModel, Decisions, decide
-from training.bundling.unknown_plants import UnknownPlant, UnknownPlants, names_of, without_doubtful
+from training.bundling.unknown_plants import UnknownPlants, names_of
 from training.comparison import UNKNOWN_TAXON, frozen_set
 from training.dataset.manifest import Manifest
 from training.evaluation.answers import coverage_figures
@@ -162,11 +162,9 @@ def _unknown(bundle: Bundle, model: AnswerModel, command: SamePhotographs) -> It
     network, spec = bundle_network(bundle, "fp32"), bundle.record.input
     for given in command.strangers:
         listed = list_negatives((given,), label=UNKNOWN_PLANT)
-        named = map(UnknownPlant, listed.paths, listed.scientific_names, listed.sources)
-        pictures = without_doubtful(named, model.taxonomy)
-        paths = tuple(picture.path for picture in pictures)
+        paths, names = names_of(listed, model.taxonomy)
         outputs, readable = PictureFiles(paths, spec, name=given.name).outputs(network)
-        names = names_of(pictures, model.taxonomy).subset(readable)
+        names = names.subset(readable)
         found = UnknownPlants(outputs, names, given.name)
         scores = found.predictions(model)
         for what, chosen in (("unknown genera", ~names.near_M), ("known genera", names.near_M)):

@@ -12,9 +12,8 @@ Letters in names: M strangers.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -32,7 +31,7 @@ from training.evaluation.answers import rejection_figures
 from training.evaluation.pictures import PictureFiles
 from training.evaluation.predictions import Outputs, Predictions
 from training.evaluation.split_metrics import metric
-from training.loading.negatives import UNKNOWN_PLANT, list_negatives
+from training.loading.negatives import UNKNOWN_PLANT, Negatives, list_negatives
 
 JUDGING: Final = 0.25
 """Share of the genera whose photographs judge the bundle."""
@@ -68,28 +67,10 @@ class UnknownNames(Columns, frozen=True):
         return self.source_M if len(np.unique(self.source_M)) > 1 else self.group_M
 
 
-class UnknownPlant(NamedTuple):
-    """A photograph of a plant that a bundle may not know."""
+def names_of(listed: Negatives, taxonomy: Taxonomy) -> tuple[tuple[Path, ...], UnknownNames]:
+    """Looks up genus and family of each photograph; returns those that stay, and what is known of them.
 
-    path: Path
-    name: str
-    """Scientific name, or nothing."""
-    source: int
-    """Number of the folder or list that it comes from."""
-
-
-def without_doubtful(pictures: Iterable[UnknownPlant], taxonomy: Taxonomy) -> list[UnknownPlant]:
-    """Leaves out pictures named by a known genus alone: such a plant may be a taxon that the bundle knows."""
-    kept = []
-    for each in pictures:
-        plant = parse_name(each.name, scientific=True) if each.name else None
-        if plant is None or plant.epithet or plant.genus not in taxonomy.genera.names:
-            kept.append(each)
-    return kept
-
-
-def names_of(pictures: Sequence[UnknownPlant], taxonomy: Taxonomy) -> UnknownNames:
-    """Looks up genus and family of each photograph.
+    One that is named by a known genus alone is left out: such a plant may be a taxon that the bundle knows.
 
     Raises:
         DataError: A plant is known to the bundle.
@@ -97,9 +78,12 @@ def names_of(pictures: Sequence[UnknownPlant], taxonomy: Taxonomy) -> UnknownNam
     taxa = [taxonomy.taxa[position] for position in taxonomy.taxon_of_output]
     of_genus, of_family = ({getattr(taxon, rank): output for output, taxon in enumerate(taxa)} for rank in _GROUPS)
     groups = dict[str, int]()
+    paths = []
     rows = []
-    for path, name, source in pictures:
+    for path, name, source in zip(listed.paths, listed.scientific_names, listed.sources, strict=True):
         plant = parse_name(name, scientific=True) if name else None
+        if plant is not None and not plant.epithet and plant.genus in taxonomy.genera.names:
+            continue
         if plant is not None and taxon_id_from_name(plant.scientific_name) in taxonomy.by_id:
             raise DataError(
                 "a photograph of an unknown plant shows one that the bundle knows",
@@ -112,9 +96,10 @@ def names_of(pictures: Sequence[UnknownPlant], taxonomy: Taxonomy) -> UnknownNam
         near = of_genus.get(genus) if genus else None
         label = near if near is not None else of_family.get(genus_families().get(genus) or "none")
         number = groups.setdefault(group, len(groups))
+        paths.append(path)
         rows.append((source, number, judges, label or 0, near is not None, label is not None))
     source_M, group_M, judges_M, label_M, near_M, kin_M = np.array(rows, dtype=np.intp).reshape(-1, 6).T
-    return UnknownNames(source_M, group_M, judges_M > 0, label_M, near_M > 0, kin_M > 0)
+    return tuple(paths), UnknownNames(source_M, group_M, judges_M > 0, label_M, near_M > 0, kin_M > 0)
 
 
 class UnknownFiles(msgspec.Struct, frozen=True):
@@ -133,10 +118,8 @@ def unknown_files(folders: tuple[Path, ...], spec: InputSpec, taxonomy: Taxonomy
         DataError: They are of too few genera to be divided into those of the fit and those that judge it, or the
             network knows one of them.
     """
-    found = list_negatives(folders, label=UNKNOWN_PLANT)
-    listed = list(map(UnknownPlant, found.paths, found.scientific_names, found.sources))
-    pictures = without_doubtful(listed, taxonomy)
-    names = names_of(pictures, taxonomy)
+    listed = list_negatives(folders, label=UNKNOWN_PLANT)
+    paths, names = names_of(listed, taxonomy)
     fitted, judging = (
         len(np.unique(names.group_M[~names.near_M & some])) for some in (~names.judges_M, names.judges_M)
     )
@@ -147,10 +130,8 @@ def unknown_files(folders: tuple[Path, ...], spec: InputSpec, taxonomy: Taxonomy
             limit=f"at least {_LEAST_GENERA} and 1, a quarter being drawn to judge",
             remedy="add photographs of other genera, with the column scientific_name, or leave out --unknown",
         )
-    files = PictureFiles(
-        tuple(picture.path for picture in pictures), spec, LEAST_NEGATIVES, "photographs of unknown plants"
-    )
-    return UnknownFiles(files, names, len(listed) - len(pictures))
+    files = PictureFiles(paths, spec, LEAST_NEGATIVES, "photographs of unknown plants")
+    return UnknownFiles(files, names, len(listed.paths) - len(paths))
 
 
 class UnknownPlants(msgspec.Struct, frozen=True):

@@ -16,30 +16,30 @@ from training.bundling.tables import fit_tables
 from training.bundling.thresholds import MIN_NAMED, FittedThreshold, fit_thresholds
 from training.bundling.unknown_plants import (
     UnknownNames,
-    UnknownPlant,
     UnknownPlants,
     drawn_among,
     names_of,
-    without_doubtful,
 )
 from training.evaluation.predictions import RankScores, score_pictures
+from training.loading.negatives import Negatives
 
 KNOWN = taxonomy_of(species("Quercus robur", "Fagaceae"), species("Rosa canina", "Rosaceae"))
 
 
 def looked_up(*names):
-    return names_of([UnknownPlant(Path(f"folder {at}/a.jpg"), name, 0) for at, name in enumerate(names)], KNOWN)
+    paths = tuple(Path(f"{name}/a.jpg") for name in names)
+    return names_of(Negatives(paths=paths, scientific_names=names, sources=(0,) * len(names)), KNOWN)
 
 
 def test_genus_and_family_of_a_stranger_are_known_or_not():
-    found = looked_up("Quercus suber", "Fagus sylvatica", "Musa acuminata", "")
+    _, found = looked_up("Quercus suber", "Fagus sylvatica", "Musa acuminata", "")
     assert (found.near_M.tolist(), found.kin_M.tolist()) == ([True, False, False, False], [True, True, False, False])
     assert found.label_M[:2].tolist() == [0, 0]
 
 
 def test_a_genus_stands_on_one_side_of_fit_and_judgment_and_both_sides_have_some():
     genera = [f"Genus{number} alba" for number in range(200)]
-    found = looked_up(*genera, *(name.replace("alba", "rubra") for name in genera))
+    _, found = looked_up(*genera, *(name.replace("alba", "rubra") for name in genera))
     assert np.array_equal(found.judges_M[:200], found.judges_M[200:])
     assert np.array_equal(found.group_M[:200], found.group_M[200:])
     assert 0.15 < found.judges_M.mean() < 0.35
@@ -75,8 +75,9 @@ def test_one_stranger_in_eight_is_of_a_known_genus_unless_all_are(near, num_near
 
 
 def test_a_photograph_named_by_a_known_genus_alone_is_left_out():
-    pictures = [UnknownPlant(Path("a.jpg"), name, 0) for name in ("Rosa", "Rosa sp.", "Rosa gallica", "Musa", "")]
-    assert [each.name for each in without_doubtful(pictures, KNOWN)] == ["Rosa gallica", "Musa", ""]
+    paths, found = looked_up("Rosa", "Rosa sp.", "Rosa gallica", "Musa", "")
+    assert paths == (Path("Rosa gallica/a.jpg"), Path("Musa/a.jpg"), Path("/a.jpg"))
+    assert found.near_M.tolist() == [True, False, False]
 
 
 def drawn_strangers(seed):
