@@ -100,7 +100,7 @@ def macro_top1(hits_N: Flags, labels_N: Whole, plants_N: Integers) -> tuple[floa
     classes, index = np.unique(labels_N, return_inverse=True)
     number = np.array([effective_number(plants_N[index == at]) for at in range(len(classes))])
     rate = np.bincount(index, weights=hits_N) / np.bincount(index)
-    mean = macro_mean(hits_N, labels_N)
+    mean = float(rate.mean())
     smoothed = (rate * number + 2) / (number + 4)
     deviation = math.sqrt(float((smoothed * (1 - smoothed) / number).sum())) / len(classes)
     return mean, (max(mean - _Z_95 * deviation, 0.0), min(mean + _Z_95 * deviation, 1.0))

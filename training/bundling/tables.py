@@ -31,6 +31,7 @@ from training.bundling.rejection import (
 )
 from training.bundling.thresholds import FittedThresholds, fit_thresholds
 from training.bundling.unknown_plants import UnknownPlants, drawn_among
+from training.evaluation.answers import rejection_figures
 from training.evaluation.predictions import (
     ComputedRows,
     Outputs,
@@ -39,7 +40,7 @@ from training.evaluation.predictions import (
     chunks,
     score_pictures,
 )
-from training.evaluation.split_metrics import auroc, metric
+from training.evaluation.split_metrics import metric
 
 
 class LabeledOutputs(msgspec.Struct, frozen=True):
@@ -285,10 +286,10 @@ def _left_out_metrics(data: str, plants: Predictions, others: Predictions | None
     if others is None:
         return []
     data = f"{data}, each plant as if its taxon were unknown"
-    named = share(decide(others, model).count("species"), len(others.rows))
+    figures = rejection_figures("familiarity", plants, others, model)
     return [
-        metric("left_out_auroc", auroc(_familiarity(plants), _familiarity(others)), data, named.num_pictures),
-        metric("left_out_named_species", named, data),
+        metric("left_out_auroc", figures.auroc, data, len(others.rows)),
+        metric("left_out_named_species", figures.named_species, data),
     ]
 
 
