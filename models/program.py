@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, NoReturn, get_args, get_origin, get_type_hints
 
 from models.errors import BotanifyError, InputError, without_password
 
@@ -23,13 +23,12 @@ _PROJECT: Final = Path(__file__).resolve().parents[1]
 STARTED_BY_FLORA: Final = "STARTED_BY_FLORA"
 """Variable of the environment in the programs that `training/flora.py` starts, one after the other."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # with which a text could command the terminal
-Result = TypeVar("Result")
 
 
 def run_program(
-    command: Any, action: Callable[[Any], Result], arguments: Sequence[str] | None = None, **options: Any
-) -> Result:
-    """Runs a program: reads its flags, and passes them to its action, whose result it returns.
+    command: Any, action: Callable[[Any], object], arguments: Sequence[str] | None = None, **options: Any
+) -> None:
+    """Runs a program: reads its flags, and passes them to its action.
 
     Args:
         command: The Struct of the flags, or a union of Structs, one for each subcommand.
@@ -41,7 +40,7 @@ def run_program(
         SystemExit: See `clear_errors`.
     """
     with clear_errors():
-        return action(read_flags(command, arguments, **options))
+        action(read_flags(command, arguments, **options))
 
 
 @contextmanager
