@@ -14,7 +14,6 @@ from tests.models.pictures import SPEC
 from tests.training.small import prepare_folder, require_one_line, with_columns
 from training.evaluate import Evaluate, Subject, evaluate, main
 from training.evaluation.drawings import SHEETS
-from training.evaluation.split_metrics import SplitMetrics
 from training.loading.shards import Pack, pack
 
 
@@ -34,18 +33,6 @@ def test_checkpoint_and_bundle_have_the_same_metrics(both, bundle):
     measured = {metric.name: metric.value for metric in bundle.record.metrics}
     assert sealed.all.nll == pytest.approx(measured["nll"], abs=1e-6)
     assert sealed.all.top1_taxon.value == measured["top1_taxon"]
-
-
-def test_every_share_in_the_report_carries_its_number_and_interval(both):
-    for name in ("checkpoint", "bundle"):
-        report = json.loads((both[1] / f"{name}-test.json").read_text())
-        assert report["split"] == "test"
-        for figures in (report["all"], *report["by_source"].values()):
-            assert set(figures) == set(SplitMetrics.__struct_fields__)
-            for figure in ("top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon"):
-                low, high = figures[figure]["interval_95"]
-                assert 0 <= low <= figures[figure]["value"] <= high <= 1
-                assert figures[figure]["num_pictures"] == 3
 
 
 def test_the_answers_of_a_bundle_are_measured_on_things_and_unknown_plants_too(bundle, data, tmp_path, capsys):

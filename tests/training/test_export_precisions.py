@@ -3,7 +3,6 @@
 import numpy as np
 import onnx
 import pytest
-import tyro
 from msgspec.structs import replace
 
 from models.bundle import check_golden, load_bundle
@@ -131,10 +130,3 @@ def test_a_bundle_without_fp32_is_refused_before_anything_is_done(precision, exp
     with pytest.raises(RecipeError, match=r"a bundle needs fp32.*add fp32 to --precision"):
         export(replace(exporting, precision=precision))
     assert not exporting.out.parent.exists()
-
-
-def test_the_command_line_takes_several_precisions():
-    command = tyro.cli(
-        Export, args=["--checkpoint", "a.pt", "--data", "b", "--out", "c", "--precision", "fp32", "fp16"]
-    )
-    assert command.precision == ("fp32", "fp16")
