@@ -140,26 +140,20 @@ def test_cmyk_jpeg_keeps_its_colors():
     assert blue == pytest.approx(BLUE, abs=6)
 
 
-def test_16_bit_gray_png_spans_black_to_white():
-    data = png((3, 1), 16, 0, [struct.pack(">3H", 0, 128 * 257, 65535)])
-    assert seen(data, (0, 0), (1, 0), (2, 0)) == [BLACK, (128, 128, 128), WHITE]
-
-
-def test_transparent_16_bit_gray_is_blended_with_white():
-    data = png((3, 1), 16, 0, [struct.pack(">3H", 0, 1000, 30 * 257)], png_chunk(b"tRNS", struct.pack(">H", 1000)))
-    assert seen(data, (0, 0), (1, 0), (2, 0)) == [BLACK, WHITE, (30, 30, 30)]
-
-
-def test_16_bit_colors_keep_their_high_bytes():
-    samples = [200 * 257, 100 * 257, 0, 0, 65535, 7 * 257]
-    assert seen(png((2, 1), 16, 2, [struct.pack(">6H", *samples)]), (0, 0), (1, 0)) == [(200, 100, 0), (0, 255, 7)]
-
-
-def test_16_bit_alpha_is_blended_with_white():
-    grey = png((2, 1), 16, 4, [struct.pack(">4H", 40 * 257, 65535, 40 * 257, 0)])
-    color = png((2, 1), 16, 6, [struct.pack(">8H", 0, 65535, 0, 65535, 0, 0, 0, 0)])
-    assert seen(grey, (0, 0), (1, 0)) == [(40, 40, 40), WHITE]
-    assert seen(color, (0, 0), (1, 0)) == [(0, 255, 0), WHITE]
+@pytest.mark.parametrize(
+    ("color_type", "samples", "colors", "chunks"),
+    [
+        (0, [0, 128 * 257, 65535], [BLACK, (128, 128, 128), WHITE], []),
+        (0, [0, 1000, 30 * 257], [BLACK, WHITE, (30, 30, 30)], [png_chunk(b"tRNS", struct.pack(">H", 1000))]),
+        (2, [200 * 257, 100 * 257, 0, 0, 65535, 7 * 257], [(200, 100, 0), (0, 255, 7)], []),
+        (4, [40 * 257, 65535, 40 * 257, 0], [(40, 40, 40), WHITE], []),
+        (6, [0, 65535, 0, 65535, 0, 0, 0, 0], [(0, 255, 0), WHITE], []),
+    ],
+    ids=["gray", "transparent gray", "colors", "gray with alpha", "colors with alpha"],
+)
+def test_16_bits_keep_their_high_bytes_and_are_blended_with_white(color_type, samples, colors, chunks):
+    data = png((len(colors), 1), 16, color_type, [struct.pack(f">{len(samples)}H", *samples)], *chunks)
+    assert seen(data, *((x, 0) for x in range(len(colors)))) == colors
 
 
 @pytest.mark.parametrize(("mode", "transparent"), [("L", 50), ("RGB", RED), ("1", 0)])

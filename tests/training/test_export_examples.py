@@ -93,5 +93,5 @@ def test_pictures_without_a_license_stay_out(exporting, capsys):
     assert "license allows to show them: 0" in capsys.readouterr().out
 
 
-def test_a_bundle_without_the_flag_has_no_part_for_them(exporting):
-    assert export(exporting).examples() is None
+def test_a_bundle_without_the_flag_has_no_part_for_them(bundle):
+    assert bundle.examples() is None

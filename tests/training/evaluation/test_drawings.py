@@ -8,8 +8,8 @@ from PIL import Image
 from models.errors import DataError
 from models.scoring import AnswerModel
 from models.taxonomy import Output, Taxon, Taxonomy
-from tests.training.small import make_taxonomy, write_data
-from training.dataset.manifest import Manifest, write_manifest
+from tests.training.small import make_taxonomy, with_columns, write_data
+from training.dataset.manifest import Manifest
 from training.evaluation.drawings import SHEETS, draw_mistakes, draw_suspects, learning_curves, loss_curve, smoothed
 from training.evaluation.predictions import score_pictures
 
@@ -174,23 +174,12 @@ def test_captions_name_the_right_plant_and_the_wrong_one(tmp_path):
     assert not same(named, other_named)
 
 
-def in_a_shard(manifest, folder):
-    """The same data with all pictures in one file, like packed data."""
-    contents = [manifest.path(row).read_bytes() for row in range(len(manifest))]
-    folder.mkdir()
-    (folder / "shard.tar").write_bytes(b"".join(contents))
-    lengths = [len(content) for content in contents]
-    columns = manifest.table.to_pydict() | {
-        "shard": ["shard.tar"] * len(contents),
-        "offset": np.cumsum([0, *lengths[:-1]]).tolist(),
-        "length": lengths,
-    }
-    write_manifest(folder, columns, manifest.taxonomy, manifest.sources)
-    return Manifest(folder)
-
-
 def test_pictures_in_shards_are_shown_too(manifest, tmp_path):
-    packed = in_a_shard(manifest, tmp_path / "packed")
+    contents = [manifest.path(row).read_bytes() for row in range(len(manifest))]
+    lengths = [len(content) for content in contents]
+    shards = {"shard": ["shard.tar"] * len(contents), "offset": np.cumsum([0, *lengths[:-1]]), "length": lengths}
+    packed = Manifest(with_columns(manifest, tmp_path / "packed", **shards))
+    (packed.folder / "shard.tar").write_bytes(b"".join(contents))
     drawn = draw_mistakes(answered_as(packed), packed)
     assert cells(drawn["confusions.jpg"]) == [["red", "red", "lime", ""], ["blue", "lime", "", ""]]
 
