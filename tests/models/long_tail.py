@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from models.metrics import macro_mean
+
 NUM_TAXA = 5337
 _NUM_RIVALS = 7
 
@@ -33,5 +35,4 @@ def set_figures(conformal, taxa_NT, labels_N, kind, coverage):
     for row, label in enumerate(labels_N):
         held_T = conformal.p_values(taxa_NT[row : row + 1], kind) > 1 - coverage
         hits_N[row], sizes_N[row] = held_T[label], held_T.sum()
-    macro = np.mean([hits_N[labels_N == taxon].mean() for taxon in np.unique(labels_N)])
-    return float(hits_N.mean()), float(macro), float(sizes_N.mean())
+    return float(hits_N.mean()), macro_mean(hits_N, labels_N), float(sizes_N.mean())

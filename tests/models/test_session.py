@@ -41,17 +41,17 @@ def pixels_of(num_pictures, seed=0):
 
 @pytest.fixture(params=SESSIONS)
 def refusal(request):
-    return lambda path: refusal_of(path, request.param)
+    """Returns the message with which a file is refused; it names the file and ends in a remedy."""
 
+    def refused(path):
+        with pytest.raises(BundleError) as caught:
+            request.param(path, num_threads=1)
+        message = str(caught.value)
+        assert path.name in message
+        assert "export" in message.rpartition(": ")[2]
+        return message
 
-def refusal_of(path, kind=OnnxSession):
-    """The message with which a file is refused; it names the file and ends in a remedy."""
-    with pytest.raises(BundleError) as caught:
-        kind(path, num_threads=1)
-    message = str(caught.value)
-    assert path.name in message
-    assert "export" in message.rpartition(": ")[2]
-    return message
+    return refused
 
 
 # ---- a valid file

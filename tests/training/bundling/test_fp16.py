@@ -37,13 +37,6 @@ def metadata(path):
     return {entry.key: entry.value for entry in onnx.load(path).metadata_props}
 
 
-PIXELS = np.random.default_rng(1).normal(size=(3, 2, 4, 4)).astype(np.float32)
-
-
-def run(path):
-    return onnxruntime.InferenceSession(path).run(["logits"], {"pixels": PIXELS})[0]
-
-
 def test_folding_widens_half_weights_and_keeps_the_answers(single, tmp_path):
     fold_constants(single, tmp_path / "folded.onnx")
     model = onnx.load(tmp_path / "folded.onnx")
