@@ -144,11 +144,18 @@ def test_pictures_that_judge_answers_need_a_bundle(finished_run, data, tmp_path)
         evaluate(command)
 
 
-@pytest.mark.parametrize("flag", ["negatives", "unknown"])
-def test_a_missing_folder_is_named_with_its_flag_before_anything_is_measured(flag, bundle, data, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"negatives": Path("missing")}, "no such folder .*correct --negatives"),
+        ({"unknown": Path("missing")}, "no such folder .*correct --unknown"),
+        ({"suspects": True}, "has no folder.*give --out DIR"),
+    ],
+)
+def test_a_missing_folder_is_named_with_its_flag_before_anything_is_measured(flags, message, bundle, data, monkeypatch):
     monkeypatch.setattr("training.evaluation.pictures.Pictures.outputs", lambda *arguments: pytest.fail("measured"))
-    with pytest.raises(DataError, match=f"no such folder .*correct --{flag}"):
-        evaluate(Evaluate(data=data, bundle=bundle.folder, workers=0, **{flag: tmp_path / "missing"}))
+    with pytest.raises(DataError, match=message):
+        evaluate(Evaluate(data=data, bundle=bundle.folder, workers=0, **flags))
 
 
 def test_a_checkpoint_is_measured_in_single_precision_on_a_gpu_too(finished_run, data, monkeypatch):
@@ -193,9 +200,3 @@ def test_without_suspects_no_sheet_of_an_earlier_evaluation_stays(finished_run, 
     evaluate(Evaluate(data=data, checkpoint=finished_run / "last.pt", out=tmp_path, suspects=True, workers=0))
     assert not sheet.exists()
     assert (tmp_path / "checkpoint-train-suspects.csv").read_text().startswith("path,")
-
-
-def test_suspects_without_a_folder_are_refused_before_anything_is_measured(bundle, data, monkeypatch):
-    monkeypatch.setattr("training.evaluation.pictures.Pictures.outputs", lambda *arguments: pytest.fail("measured"))
-    with pytest.raises(DataError, match=r"has no folder.*give --out DIR"):
-        evaluate(Evaluate(data=data, bundle=bundle.folder, suspects=True, workers=0))

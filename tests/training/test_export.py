@@ -147,11 +147,15 @@ def test_pytorch_runs_a_sample_of_the_validation_pictures_and_the_card_says_so(e
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"thresholds": (word,)} for word in ("order=0.5", "genus", "genus=1.5", "genus=nan")]
+    ("flag", "value", "message"),
+    [
+        *(("thresholds", (word,), "thresholds") for word in ("order=0.5", "genus", "genus=1.5", "genus=nan")),
+        *(("precision", value, "a bundle needs fp32.*add fp32 to --precision") for value in ((), ("fp16",))),
+    ],
 )
-def test_a_flag_out_of_range_is_refused_before_anything_is_done(wrong, exporting):
-    with pytest.raises(RecipeError, match=next(iter(wrong))):
-        export(replace(exporting, **wrong))
+def test_a_wrong_flag_is_refused_before_anything_is_done(flag, value, message, exporting):
+    with pytest.raises(RecipeError, match=message):
+        export(replace(exporting, **{flag: value}))
     assert not exporting.out.parent.exists()
 
 

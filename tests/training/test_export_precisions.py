@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from models.bundle import check_golden, load_bundle
-from models.errors import InputError, RecipeError
+from models.errors import InputError
 from models.openvino_session import OpenVinoSession
 from models.preprocess import picture_to_input
 from tests.models.test_session import HAS_BF16
@@ -122,11 +122,4 @@ def test_bf16_that_cannot_be_computed_here_ends_the_export_before_it_starts(expo
     monkeypatch.setattr("models.openvino_session.has_bf16", lambda: False)
     with pytest.raises(InputError, match="does not compute in bfloat16"):
         export(replace(exporting, precision=("fp32", "bf16")))
-    assert not exporting.out.parent.exists()
-
-
-@pytest.mark.parametrize("precision", [(), ("fp16",)])
-def test_a_bundle_without_fp32_is_refused_before_anything_is_done(precision, exporting):
-    with pytest.raises(RecipeError, match=r"a bundle needs fp32.*add fp32 to --precision"):
-        export(replace(exporting, precision=precision))
     assert not exporting.out.parent.exists()
