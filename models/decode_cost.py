@@ -6,7 +6,6 @@ files whose pixels match their header; against other files the decoder needs a h
 
 from typing import Final
 
-import msgspec
 from PIL import Image, JpegImagePlugin
 
 from models.exif import exif_orientation
@@ -40,17 +39,8 @@ _HEADER_BYTES: Final = 8_000_000
 _TAIL_BYTES: Final = 65_536
 
 
-class DecodeCost(msgspec.Struct, frozen=True):
-    """The estimated cost of decoding a picture."""
-
-    format: str
-    """One of the keys of `models.preprocess.PIXEL_LIMITS`."""
-    num_bytes: int
-    """Peak memory on the way from its bytes to the network input."""
-
-
-def decode_cost(data: bytes, spec: InputSpec) -> DecodeCost:
-    """Estimates the memory that `picture_to_input` takes for a picture; decodes no pixel.
+def decode_cost(data: bytes, spec: InputSpec) -> int:
+    """Estimates the memory that `picture_to_input` takes for a picture, bytes; decodes no pixel.
 
     Returns:
         An estimate between 1 and about 1.5 times the real peak, if the pixels match the header.
@@ -62,7 +52,7 @@ def decode_cost(data: bytes, spec: InputSpec) -> DecodeCost:
         checked_format(data)
         width, height, has_alpha = webp_canvas(data) or (0, 0, False)  # the decoder refuses a file without a canvas
         weight = _FRAME_WEIGHTS["WEBP"] + _ALPHA_WEIGHTS["WEBP"] * has_alpha
-        return DecodeCost("WEBP", int(width * height * weight) + _fixed_bytes("WEBP", data, spec))
+        return int(width * height * weight) + _fixed_bytes("WEBP", data, spec)
     with open_picture(data) as (name, opened):
         coefficients = _coefficient_bytes(opened, data) if isinstance(opened, JpegImagePlugin.JpegImageFile) else 0.0
         rotated = _is_rotated(name, opened, data)
@@ -75,7 +65,7 @@ def decode_cost(data: bytes, spec: InputSpec) -> DecodeCost:
         alpha = _ALPHA_WEIGHTS.get(name, 0.0) if opened.mode.endswith("A") else 0.0
         decoding = _FRAME_WEIGHTS.get(name, 0.0) + alpha or stored
     peak = max(num_pixels * decoding + coefficients, num_pixels * converted, num_pixels * 2 * _RGB_WEIGHT * rotated)
-    return DecodeCost(name, int(peak) + _fixed_bytes(name, data, spec))
+    return int(peak) + _fixed_bytes(name, data, spec)
 
 
 def header_cost(num_bytes: int) -> int:

@@ -183,8 +183,8 @@ def list_registry(registry: "Registry") -> None:
     """Prints the bundles and the history of a registry."""
     current = registry.current
     bundles = Table("", "entry", "sealed", "top-1", title=str(registry.folder))
-    entries = (path.parent for path in registry.folder.glob(f"[!.]*/{BUNDLE_FILE}"))
-    for entry in sorted(entry.name for entry in entries if entry.name != CURRENT):
+    entries = {path.parent.name for path in registry.folder.glob(f"[!.]*/{BUNDLE_FILE}")}
+    for entry in sorted(entries - {CURRENT}):
         try:
             record = load_bundle(registry.folder / entry).record
             top1 = [metric for metric in record.metrics if metric.name == "top1_taxon"][:1]

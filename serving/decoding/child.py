@@ -92,9 +92,9 @@ class _Decoder:
 
     def _read_header(self, data: bytes, spec: InputSpec) -> Cost:
         cost = decode_cost(data, spec)
-        if cost.num_bytes > self._child_bytes:
+        if cost > self._child_bytes:
             raise _too_large("the picture needs more memory than one picture may use", self._child_bytes)
-        return Cost(cost.num_bytes)
+        return Cost(cost)
 
     def _decode(self, data: bytes, spec: InputSpec) -> Done:
         pixels, picture = picture_to_input(data, spec)
