@@ -3,9 +3,10 @@
 import numpy as np
 
 from models.bundle import seal_bundle
-from models.bundle_record import Architecture, BundleRecord, DataSource, NetworkFile
+from models.bundle_record import Architecture, NetworkFile
 from models.preprocess import InputSpec, picture_to_input
 from tests.models.pictures import SPEC
+from tests.models.tiny import bundle_record
 from tests.serving.tiny import write_network
 from tests.training import small
 from training.dataset.manifest import Manifest
@@ -32,8 +33,7 @@ def seal_color_bundle(folder, data, *, version, weights=None, taxonomy=None, tra
     weights = good_weights(manifest) if weights is None else weights
     network = folder.with_suffix(".onnx")
     write_network(network, taxonomy.output_keys, weights.astype(np.float32), sides=(side_px, side_px))
-    record = BundleRecord(
-        format_version=2,
+    record = bundle_record(
         name="colors",
         version=version,
         architecture=Architecture("tiny", num_outputs=len(taxonomy.outputs), num_features=3, num_parameters=9),
@@ -41,10 +41,6 @@ def seal_color_bundle(folder, data, *, version, weights=None, taxonomy=None, tra
         label_hash=taxonomy.label_hash,
         networks={"fp32": NetworkFile("model.fp32.onnx", **{"temperature": 1.0, **entry})},
         metrics=(),
-        recipe={},
-        sources=(DataSource("drawn", 10, {"CC0": 10}),),
-        git_commit="unknown",
-        created="2026-11-22T00:00:00Z",
         manifest_sha256=manifest.sha256 if trained_on is None else trained_on,
     )
     return seal_bundle(folder, record, taxonomy, {"model.fp32.onnx": network})

@@ -15,8 +15,8 @@ import torch
 from PIL import Image, ImageDraw
 
 from models.network import PlantNetwork
-from models.taxonomy import Output, Taxon, Taxonomy
 from tests.make import ROOT, ran
+from tests.models.tiny import species, taxonomy_of
 from training.dataset.manifest import Manifest, SourceNote, write_manifest
 from training.engine.device import choose_device
 from training.engine.loop import Trainer
@@ -180,16 +180,7 @@ def require_one_line(stderr, code):
 
 def make_taxonomy(num_outputs):
     """Generated species, ten per genus."""
-    names = [f"Genus{number // 10:04} species{number:05}" for number in range(num_outputs)]
-    ids = [name.lower().replace(" ", "-") for name in names]
-    return Taxonomy(
-        taxonomy_version="test",
-        taxa=tuple(
-            Taxon(taxon_id=id_, rank="species", scientific_name=name, genus=name.split()[0])
-            for id_, name in zip(ids, names, strict=True)
-        ),
-        outputs=tuple(Output(key=f"drawn:{id_}", source="drawn", taxon_id=id_) for id_ in ids),
-    )
+    return taxonomy_of(*(species(f"Genus{number // 10:04} species{number:05}") for number in range(num_outputs)))
 
 
 def write_data(folder, root, pictures, taxonomy, groups=None, **more):

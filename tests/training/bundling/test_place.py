@@ -12,7 +12,6 @@ from models.place import Where
 from models.ranking import Promises
 from models.scoring import AnswerModel
 from tests.models.tiny import species, taxonomy_of
-from tests.training.bundling.drawn_outputs import TAXONOMY as DRAWN_TAXONOMY
 from tests.training.bundling.drawn_outputs import draw_plants, table_data
 from tests.training.bundling.test_unknown_plants import drawn_strangers
 from tests.training.small import write_data
@@ -50,10 +49,12 @@ def drawn(seed, num, *, place_matters=True):
     return records, logits
 
 
+PRIOR = count_records(drawn(1, 4000)[0], NUM_TAXA, 10.0)
+
+
 def fitted(**options):
     prior = fit_prior(drawn(1, 4000, **options)[0], NUM_TAXA)
-    records, logits = drawn(2, NUM_PLANTS, **options)
-    return fit(prior, records, logits)
+    return fit(prior, *drawn(2, NUM_PLANTS, **options))
 
 
 def fit(prior, records, logits, *, kept_N=None, taxonomy=TAXONOMY, labels=None):
@@ -85,31 +86,29 @@ def test_a_place_that_says_nothing_gives_no_rule():
 @pytest.mark.parametrize(("num_plants", "has_rule"), [(999, False), (1000, True)])
 def test_a_rule_needs_a_thousand_plants(num_plants, has_rule):
     records, logits = drawn(2, num_plants)
-    found, _ = fit(count_records(drawn(1, 4000)[0], NUM_TAXA, 10.0), records, logits)
+    found, _ = fit(PRIOR, records, logits)
     assert (found is not None) == has_rule
 
 
 def test_one_half_of_the_plants_chooses_the_rule_and_the_other_half_fits_what_follows():
     """Place helps only those plants that do not choose; then only those that do."""
-    prior = count_records(drawn(1, 4000)[0], NUM_TAXA, 10.0)
     records, logits = drawn(2, NUM_PLANTS)
     for half, has_rule in ((0, False), (1, True)):
         longitude = records.longitude_N.copy()
         longitude[half::2] = np.random.default_rng(0).permutation(longitude[half::2])
-        found, top1 = fit(prior, replace(records, longitude_N=longitude), logits)
+        found, top1 = fit(PRIOR, replace(records, longitude_N=longitude), logits)
         assert (found is not None) == has_rule
     assert top1[1] < top1[0] + MOST_LOST
 
 
 def test_fitted_tables_are_those_of_answers_with_a_place():
-    prior = count_records(drawn(1, 4000)[0], NUM_TAXA, 10.0)
     records, logits = drawn(2, 1000)
     names = [taxon.scientific_name for taxon in TAXONOMY.taxa]
     twice = taxonomy_of(*TAXONOMY.taxa, outputs=[(source, name) for source in "ab" for name in reversed(names)])
     logits = np.concatenate([logits[:, ::-1], logits[:, ::-1] - 1], axis=1)
     labels = NUM_TAXA - 1 - records.taxon_N
     kept_N = logits.argmax(axis=1) == labels  # no plant that is wrong without place
-    found, _ = fit(prior, records, logits, kept_N=kept_N, taxonomy=twice, labels=labels)
+    found, _ = fit(PRIOR, records, logits, kept_N=kept_N, taxonomy=twice, labels=labels)
     model = AnswerModel(twice, 1.0, place=found)
     position = {taxon.taxon_id: index for index, taxon in enumerate(twice.taxa)}
     fitted_on, places = np.arange(1, 1000, 2), list(records.places())
@@ -131,23 +130,24 @@ def test_fitted_tables_are_those_of_answers_with_a_place():
     assert of_kept.thresholds != of_all.thresholds
 
 
-def test_the_promise_with_a_place_counts_strangers_too():
-    """No head can tell these from plants. Of the plants alone, the names would keep a promise (see the next test)."""
+def at_two_places():
+    """Calibration plants of each taxon at one of two places."""
     plants = draw_plants(60, seed=1)
     records = Records(plants.labels, np.full(1200, 45.0), plants.labels % 2 * 90.0, np.zeros(1200, np.int64))
     place = PlaceData(count_records(records, NUM_TAXA, 10.0), records, np.ones(1200, bool))
-    alike = replace(drawn_strangers(1), outputs=plants.outputs.choose(np.arange(0, 1200, 2)))
-    found = fit_tables(table_data(calibration=plants, place=place, unknown_plants=alike), 1.0, {}).model.place
+    return {"calibration": plants, "place": place}
+
+
+def test_the_promise_with_a_place_counts_strangers_too():
+    """No head can tell these from plants. Of the plants alone, the names would keep a promise (see the next test)."""
+    given = at_two_places()
+    alike = replace(drawn_strangers(1), outputs=given["calibration"].outputs.choose(np.arange(0, 1200, 2)))
+    found = fit_tables(table_data(**given, unknown_plants=alike), 1.0, {}).model.place
     assert (found.rule.thresholds.species, found.rule.promises.species) == (1.0, None)
 
 
 def test_plants_that_prove_nothing_give_answers_with_a_place_no_promise():
-    plants = draw_plants(60, seed=1)
-    random = np.random.default_rng(0)
-    records = Records(plants.labels, random.uniform(40, 50, 1200), plants.labels % 2 * 90.0, np.zeros(1200, np.int64))
-    place = PlaceData(count_records(records, NUM_TAXA, 10.0), records, np.ones(1200, bool))
-    assert len(DRAWN_TAXONOMY.taxa) == NUM_TAXA
-    data = table_data(with_negatives=False, calibration=plants, place=place)
+    data = table_data(with_negatives=False, **at_two_places())
     same, other = (fit_tables(replace(data, proves=proves), 1.0, {}).model.place for proves in (True, False))
     assert same.rule.promises.species is not None
     assert other.rule == replace(same.rule, promises=Promises())

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from models.answer import Question
 from models.ranking import Promises, output_probabilities, taxon_probabilities
-from models.taxonomy import Output, Taxonomy
+from tests.models.tiny import taxonomy_of
 from tests.training.bundling.drawn_outputs import (
     NOISE,
     NUM_FEATURES,
@@ -56,14 +56,15 @@ def test_a_plant_with_many_pictures_counts_as_one():
     assert found < 0.9 * fit_temperature(logits, labels, make_taxonomy(10), np.arange(800))
 
 
+def of_sources(sources, taxonomy):
+    """The taxonomy with an output of each source for each taxon."""
+    names = [taxon.scientific_name for taxon in taxonomy.taxa]
+    return taxonomy_of(*taxonomy.taxa, outputs=[(source, name) for source in sources for name in names])
+
+
 def test_outputs_of_one_taxon_are_calibrated_as_one():
     taxonomy = make_taxonomy(5)
-    twins = tuple(
-        Output(key=f"{source}:{output.taxon_id}", source=source, taxon_id=output.taxon_id)
-        for source in "ab"
-        for output in taxonomy.outputs
-    )
-    doubled = Taxonomy(taxonomy_version="test", taxa=taxonomy.taxa, outputs=twins)
+    doubled = of_sources("ab", taxonomy)
     logits, labels = planted(2.0, num_outputs=5)
     # Both outputs are the same plant, so it must not matter which of them is the label.
     spread = np.concatenate([logits, logits], axis=1)
@@ -84,10 +85,7 @@ def test_the_temperature_stays_within_its_bounds():
 @given(st.integers(1, 40), st.integers(1, 300), st.floats(0.3, 4))
 def test_the_likelihood_of_chunks_is_the_plain_one(num_pictures, values_at_once, temperature):
     taxonomy = make_taxonomy(7)
-    outputs = tuple(
-        Output(f"{source}:{each.taxon_id}", source, each.taxon_id) for source in "abc" for each in taxonomy.outputs
-    )
-    tripled = Taxonomy(taxonomy_version="test", taxa=taxonomy.taxa, outputs=outputs)
+    tripled = of_sources("abc", taxonomy)
     random = np.random.default_rng(num_pictures)
     logits = random.normal(0, 3, (num_pictures, 21)).astype(np.float32)
     taxa = random.integers(0, 7, num_pictures)

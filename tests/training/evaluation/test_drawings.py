@@ -3,11 +3,13 @@ import json
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from models.errors import DataError
 from models.scoring import AnswerModel
-from models.taxonomy import Output, Taxon, Taxonomy
+from models.taxonomy import Output
+from tests.models.tiny import species, taxonomy_of
 from tests.training.small import make_taxonomy, with_columns, write_data
 from training.dataset.manifest import Manifest
 from training.evaluation.drawings import SHEETS, draw_mistakes, draw_suspects, learning_curves, loss_curve, smoothed
@@ -154,9 +156,7 @@ def test_a_suspect_is_no_example_of_its_label(manifest):
 def test_captions_name_the_right_plant_and_the_wrong_one(tmp_path):
     def pair(*names):
         """The first mistake and the training picture of the predicted taxon, each with its caption."""
-        taxa = tuple(Taxon(taxon_id=name, rank="species", scientific_name=name, genus="G") for name in names)
-        outputs = tuple(Output(key=f"drawn:{name}", source="drawn", taxon_id=name) for name in names)
-        manifest = prepared(tmp_path / names[0] / names[1], Taxonomy(taxonomy_version="1", taxa=taxa, outputs=outputs))
+        manifest = prepared(tmp_path / names[0] / names[1], taxonomy_of(*map(species, names)))
         jpeg = draw_mistakes(answered_as(manifest), manifest)["surest-mistakes.jpg"]
         sheet = np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB")).astype(int)
         return sheet[6:290, :588], sheet[297:314, 6:290], sheet[297:314, 300:588]
@@ -198,7 +198,7 @@ def test_data_without_training_pictures_still_shows_the_mistakes(tmp_path):
 def test_outputs_of_one_plant_are_no_confusion(tmp_path):
     plain = make_taxonomy(2)
     twin = Output(key="drawn:twin", source="drawn", taxon_id=plain.taxa[0].taxon_id)
-    taxonomy = Taxonomy(taxonomy_version="test", taxa=plain.taxa, outputs=(*plain.outputs, twin))
+    taxonomy = replace(plain, outputs=(*plain.outputs, twin))
     answered = [(0, 2, 5.0), (2, 0, 5.0), (1, 1, 5.0)]
     manifest = prepared(tmp_path, taxonomy, answered)
     assert draw_mistakes(answered_as(manifest, answered), manifest) == {}

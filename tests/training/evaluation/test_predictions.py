@@ -11,7 +11,6 @@ from models.metrics import top_k_hits
 from models.ranking import output_probabilities, taxon_probabilities
 from models.scoring import AnswerModel
 from models.session import NetworkOutput
-from models.taxonomy import Output, Taxon, Taxonomy
 from tests.models.open_files import open_files
 from tests.models.tiny import genus_only, species, taxonomy_of
 from tests.training.small import make_taxonomy, write_data
@@ -160,21 +159,11 @@ def test_a_name_that_leaves_out_a_harmful_genus_has_no_score():
     assert found["species"].right_N.all()
 
 
-MANY_TAXA = tuple(
-    Taxon(
-        taxon_id=str(at),
-        rank="genus" if at == 4 else "species",
-        scientific_name=f"Genus{at // 3} species{at}",
-        genus=f"Genus{at // 3}",
-        family="" if at == 7 else f"Family{at // 5}",
-    )
-    for at in range(9)
-)
-MANY = Taxonomy(
-    taxonomy_version="test",
-    taxa=MANY_TAXA,
-    outputs=tuple(Output(key=f"{source}:{at}", source=source, taxon_id=str(at)) for source in "ab" for at in range(9)),
-)
+MANY_TAXA = [
+    replace(species(f"Genus{at // 3} species{at}", "" if at == 7 else f"Family{at // 5}"), rank=rank)
+    for at, rank in enumerate(["species"] * 4 + ["genus"] + ["species"] * 4)
+]
+MANY = taxonomy_of(*MANY_TAXA, outputs=[(source, each.scientific_name) for source in "ab" for each in MANY_TAXA])
 
 
 def assert_equal(found, expected):

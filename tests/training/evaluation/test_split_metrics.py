@@ -6,7 +6,7 @@ from scipy.stats import binom, multinomial
 
 from models.metrics import share
 from models.scoring import AnswerModel
-from models.taxonomy import Output, Taxon, Taxonomy
+from tests.models.tiny import species, taxonomy_of
 from tests.training.small import write_data
 from training.dataset.manifest import Manifest
 from training.evaluation.predictions import RankScores, score_pictures
@@ -121,16 +121,9 @@ def test_only_pictures_that_a_single_network_answers_correctly_count():
     assert loss.interval_95 == tango_interval(2, 1, 6)
 
 
-ROSE, IRIS = (
-    Taxon(taxon_id=name.lower(), rank="species", scientific_name=f"{name} alba", genus=name)
-    for name in ("Rosa", "Iris")
-)
 # Two data sets contain the rose: three outputs, two taxa.
-KEYS = ("a:iris", "a:rosa", "b:rosa")
-TAXONOMY = Taxonomy(
-    taxonomy_version="test",
-    taxa=(ROSE, IRIS),
-    outputs=tuple(Output(key=key, source=key[0], taxon_id=key[2:]) for key in KEYS),
+TAXONOMY = taxonomy_of(
+    species("Rosa alba"), species("Iris alba"), outputs=[("a", "Iris alba"), ("a", "Rosa alba"), ("b", "Rosa alba")]
 )
 # Probabilities of iris, rose of a, rose of b.
 SPREAD = [0.4, 0.35, 0.25]
@@ -181,7 +174,7 @@ def test_with_one_picture_of_each_plant_a_share_has_wilsons_interval():
 
 @pytest.fixture
 def two_sources(tmp_path):
-    pictures = [("1.jpg", "a:rosa", "test"), ("2.jpg", "b:rosa", "test"), ("3.jpg", "a:iris", "test")]
+    pictures = [(f"{key}.jpg", key, "test") for key in ("a:rosa-alba", "b:rosa-alba", "a:iris-alba")]
     return Manifest(write_data(tmp_path / "data", tmp_path, pictures, TAXONOMY))
 
 
