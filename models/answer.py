@@ -139,12 +139,12 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     weight_B = picture_weights(np.ones(len(logits_BO)) if plant_B is None else plant_B, cutoffs.plant)
     alone_BT = vision_BT = all_BT if allowed_T is None else probabilities(logits_BO, model, allowed_T)
     place = None
-    if question.where is not None and model.place is not None and model.place.knows(question.where):
-        place = PlaceNote(
-            probabilities(combine_pictures(logits_BO, weight_B), model, allowed_T),
-            np.exp(model.place.log_factors(question.where)),
-        )
-        logits_BO = add_place(logits_BO, model.place.prior.log_ratios(question.where), model.place.rule, model)
+    log_ratio_T = model.place.log_ratios(question.where) if model.place and question.where else None
+    if model.place is not None and log_ratio_T is not None:
+        rule = model.place.rule
+        vision_T = probabilities(combine_pictures(logits_BO, weight_B), model, allowed_T)
+        place = PlaceNote(vision_T, np.exp(rule.log_factors(log_ratio_T)))
+        logits_BO = add_place(logits_BO, log_ratio_T, rule, model)
         model = model.with_place(model.place)
         alone_BT = probabilities(logits_BO, model, allowed_T)
     combined_O = combine_pictures(logits_BO, weight_B)

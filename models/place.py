@@ -81,13 +81,10 @@ class PlaceModel(msgspec.Struct, frozen=True):
     conformal: ConformalTable | None
     """For candidate sets, fitted on calibration plants with their places."""
 
-    def knows(self, where: Where) -> bool:
-        """Whether the records tell taxa apart there; if not, place and day change nothing."""
-        return bool(np.ptp(self.prior.log_ratios(where)) > _ROUNDING)
-
-    def log_factors(self, where: Where) -> Doubles:
-        """Returns what is added to the logarithm of each taxon's probability, shape (T,)."""
-        return self.rule.log_factors(self.prior.log_ratios(where))
+    def log_ratios(self, where: Where) -> Doubles | None:
+        """Returns the log ratios of all taxa, shape (T,); None if the records do not tell taxa apart there."""
+        log_ratio_T = self.prior.log_ratios(where)
+        return log_ratio_T if np.ptp(log_ratio_T) > _ROUNDING else None
 
 
 class CellCounts(msgspec.Struct, frozen=True):

@@ -118,7 +118,7 @@ def test_a_record_counts_in_its_month_and_half_as_much_in_its_neighbors():
 @given(places)
 def test_the_floor_holds_everywhere_and_an_unknown_taxon_is_neither_raised_nor_lowered(where):
     model = model_of()
-    factor = model.place.log_factors(where)
+    factor = RULE.log_factors(PRIOR.log_ratios(where))
     assert np.isfinite(factor).all()
     assert (np.abs(factor) <= -np.log(0.2) + 1e-9).all()
     assert PRIOR.log_ratios(where)[3] == 0
@@ -157,7 +157,7 @@ def test_29_february_and_31_december_are_days_like_others():
 @given(places)
 def test_the_score_of_a_taxon_rises_with_its_ratio(where):
     model = model_of()
-    factor = model.place.log_factors(where)
+    factor = RULE.log_factors(PRIOR.log_ratios(where))
     change = np.log(scores(where, model)[0] / scores(None, model)[0])
     assert np.diff(change) == pytest.approx(np.diff(factor), abs=1e-9)
 
