@@ -141,17 +141,23 @@ def test_a_gap_that_all_pictures_have_has_no_interval_however_many_pictures_a_pl
     assert found.interval_95 == pytest.approx((0.9, 0.9))
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60))
+# Confidences, and whether each is right.
+PICTURES = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60).map(
+    lambda pictures: [np.array(column) for column in zip(*pictures, strict=True)]
+)
+
+
+@given(PICTURES)
 def test_the_interval_contains_the_figure_and_stays_within_0_and_1(pictures):
-    confidence, hits = (np.array(column) for column in zip(*pictures, strict=True))
+    confidence, hits = pictures
     found = error_of(confidence, hits, np.arange(len(hits)) // 2 * 3)
     low, high = found.interval_95
     assert 0 <= low <= found.value <= high <= 1
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60))
+@given(PICTURES)
 def test_the_bins_hold_every_picture_once_and_give_the_error(pictures):
-    confidence, hits = (np.array(column) for column in zip(*pictures, strict=True))
+    confidence, hits = pictures
     bins = reliability_bins(confidence, hits)
     assert sum(each.num_pictures for each in bins) == len(hits)
     assert all(each.low - 1e-9 <= each.confidence <= each.low + 1 / 15 + 1e-9 for each in bins)

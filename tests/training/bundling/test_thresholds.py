@@ -19,7 +19,10 @@ from training.evaluation.predictions import RankScores
 NUM_DRAWS = 200
 # Of 200 draws in which each promise fails with a chance of 5 %, this many fail in one of 10,000 repetitions.
 MOST_FAILURES = int(binom.ppf(0.9999, NUM_DRAWS, 1 - CONFIDENCE))
-KNOWN = st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=60)
+# Scores of plants and whether their names are right, each for twelve plants.
+KNOWN = st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=60).map(
+    lambda plants: tuple(np.repeat(column, 12) for column in np.array(plants).reshape(-1, 2).T)
+)
 
 
 def draw(num_plants, gap, seed):
@@ -168,8 +171,7 @@ def test_finer_ranks_leave_fewer_plants(mistaken_N):
 
 @given(KNOWN, st.integers(0, 59))
 def test_more_right_names_never_take_a_promise_away_nor_raise_its_threshold(plants, at):
-    score = np.repeat([each for each, _ in plants], 12)
-    right = np.repeat([each for _, each in plants], 12).astype(bool)
+    score, right = plants[0], plants[1].astype(bool)
     before = fit_threshold(RankScores(score, right))
     right[12 * at : 12 * at + 12] = True
     after = fit_threshold(RankScores(score, right))
@@ -182,8 +184,7 @@ def test_more_right_names_never_take_a_promise_away_nor_raise_its_threshold(plan
 
 @given(KNOWN)
 def test_a_promise_states_what_was_counted(plants):
-    score = np.repeat([each for each, _ in plants], 12)
-    right = np.repeat([each for _, each in plants], 12).astype(bool)
+    score, right = plants[0], plants[1].astype(bool)
     found = fit_threshold(RankScores(score, right))
     named = (score >= found.threshold) & (found.threshold < 1)
     assert (found.num_named, found.num_wrong) == (named.sum(), (named & ~right).sum())

@@ -45,8 +45,8 @@ def run(tmp_path):
     return write_run(tmp_path / "first", *events, *again)
 
 
-def pixels(png):
-    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
+def pixels(file):
+    return np.asarray(Image.open(io.BytesIO(file)).convert("RGB")).astype(int)
 
 
 def test_accumulated_losses_lie_between_steps_and_null_is_no_number():
@@ -118,7 +118,7 @@ def manifest(tmp_path):
 
 def cells(jpeg):
     """The color in the middle of each cell of a sheet, row by row; "" for an empty cell."""
-    sheet = np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB")).astype(int)
+    sheet = pixels(jpeg)
     down, across = 314, 294  # 288 px a picture, 20 px of caption, gaps of 6 px
     found = []
     for top in range(6, sheet.shape[0] - 300, down):
@@ -158,7 +158,7 @@ def test_captions_name_the_right_plant_and_the_wrong_one(tmp_path):
         """The first mistake and the training picture of the predicted taxon, each with its caption."""
         manifest = prepared(tmp_path / names[0] / names[1], taxonomy_of(*map(species, names)))
         jpeg = draw_mistakes(answered_as(manifest), manifest)["surest-mistakes.jpg"]
-        sheet = np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB")).astype(int)
+        sheet = pixels(jpeg)
         return sheet[6:290, :588], sheet[297:314, 6:290], sheet[297:314, 300:588]
 
     def same(one, other):
