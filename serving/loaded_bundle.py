@@ -36,9 +36,6 @@ _WARM_UP_COVERAGE: Final = 0.9
 # To open a network and run every batch size in every mode and worker; a GPU also loads its kernels.
 _WARM_UP_TIMEOUT_S: Final = 300.0
 
-PictureDecoder = DecoderPool
-"""Tests replace it."""
-
 _log = structlog.get_logger(__name__)
 
 
@@ -116,7 +113,7 @@ class LoadedBundle:
             raise RunFailed("the network fails on the picture", remedy="send another picture of the plant")
         return answer_plant(output.logits, output.features, self.answer_model, question)
 
-    async def warm_up(self, decoder: PictureDecoder) -> None:
+    async def warm_up(self, decoder: DecoderPool) -> None:
         """Sends a picture through decoding, network and answer, and checks the logits.
 
         Raises:
@@ -184,7 +181,7 @@ class LiveBundle:
         self,
         first: LoadedBundle,
         open_next: Callable[[], LoadedBundle],
-        decoder: PictureDecoder,
+        decoder: DecoderPool,
         metrics: Metrics,
         *,
         read_keys: Callable[[], None] = lambda: None,
@@ -302,7 +299,7 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
         problem = "a list of taxa has the name that stands for all taxa in Pl@ntNet's interface"
         remedy = "rename it"
         raise InputError(problem, value=f"{ALL_TAXA}.txt", remedy=remedy)
-    bundle = load_bundle(find_bundle(settings))
+    bundle = load_bundle(find_bundle(settings.bundle))
     for warning in bundle.warnings:
         _log.warning("bundle_warning", warning=warning)
     precision = choose_precision(bundle.record, settings.precision, settings.provider)

@@ -157,14 +157,14 @@ def metrics_address(settings: Settings) -> tuple[str, int] | None:
     return host.strip("[]") or settings.host, int(port)
 
 
-def find_bundle(settings: Settings, releases: Path = RELEASES) -> Path:
-    """Returns the folder of the bundle to serve: `settings.bundle`, or the only one in `releases`.
+def find_bundle(bundle: Path | None, releases: Path = RELEASES) -> Path:
+    """Returns the folder of the bundle to use: the one that was given, or the only one in `releases`.
 
     Raises:
-        InputError: `settings.bundle` is None, and `releases` does not hold exactly one.
+        InputError: None was given, and `releases` does not hold exactly one.
     """
-    if settings.bundle is not None:
-        return settings.bundle
+    if bundle is not None:
+        return bundle
     found = sorted(path.parent for path in releases.glob(f"*/{BUNDLE_FILE}"))
     if len(found) == 1:
         return found[0]

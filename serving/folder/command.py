@@ -18,7 +18,7 @@ from serving.folder.photographs import is_bucket, printable
 from serving.folder.truth import FOLDER_TRUTH
 from serving.scheduling.networks import choose_precision
 from serving.schemas import ChosenTaxa, Coverage, TopK
-from serving.settings import Settings, Share, find_bundle
+from serving.settings import Share, find_bundle
 from serving.species import LIST_PREFIX, TaxaSelector, read_taxa_lists
 
 
@@ -97,21 +97,13 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
             taxa_lists=self.taxa_lists and self.taxa_lists.absolute(),
         )
 
-    def bundle_folder(self) -> Path:
-        """Returns the folder of the bundle that answers on this machine.
-
-        Raises:
-            InputError: There is none.
-        """
-        return find_bundle(Settings(bundle=self.bundle))
-
     def answer_options(self) -> dict[str, Any]:
         """Returns the options that change rows, with what they stand for on this machine; compared when a run goes on.
 
         Raises:
             InputError: The bundle or the lists of taxa cannot be read.
         """
-        record, _ = read_record(self.bundle_folder() / BUNDLE_FILE)
+        record, _ = read_record(find_bundle(self.bundle) / BUNDLE_FILE)
         lists = read_taxa_lists(self.taxa_lists)
         chosen = {value.removeprefix(LIST_PREFIX) for value in self.taxa if value.startswith(LIST_PREFIX)}
         contents = {name: msgspec.json.encode(sorted(set(lists[name]))) for name in sorted(chosen & lists.keys())}
@@ -129,7 +121,7 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
 
     def proves_names(self) -> bool:
         """Returns whether calibration plants prove anything about the names that the bundle gives."""
-        record, _ = read_record(self.bundle_folder() / BUNDLE_FILE)
+        record, _ = read_record(find_bundle(self.bundle) / BUNDLE_FILE)
         return record.networks[choose_precision(record, self.precision, self.provider)].promises != Promises()
 
     def require_answerable(self) -> None:
@@ -138,6 +130,6 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InputError: It is damaged, has no network of this precision, or knows none of the taxa.
         """
-        bundle = load_bundle(self.bundle_folder())
+        bundle = load_bundle(find_bundle(self.bundle))
         bundle.network(choose_precision(bundle.record, self.precision, self.provider))
         TaxaSelector(TaxonNames(bundle.taxonomy), read_taxa_lists(self.taxa_lists)).select(self.taxa)

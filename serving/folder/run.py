@@ -17,6 +17,7 @@ from models.cores import cores
 from models.errors import InputError, without_password
 from models.program import duration_in_words
 from models.ranking import NAMES_ARE_GUESSES
+from serving.decoding.pool import DecoderPool
 from serving.folder import Outcome
 from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
@@ -41,7 +42,7 @@ from serving.folder.results import (
 from serving.folder.rows import Row
 from serving.folder.truth import TRUTH_FILE, in_words, judge, require_truths, trained_on
 from serving.folder.worker import open_worker
-from serving.loaded_bundle import PictureDecoder
+from serving.settings import find_bundle
 
 PART_ROWS: Final = 1000
 """Rows per part; a run that is killed loses the part in progress."""
@@ -110,7 +111,7 @@ class _TooManyFailed(Exception):
     """The share of failures is above its limit."""
 
 
-def run(command: IdentifyFolder, decoder: PictureDecoder | None = None) -> Outcome:
+def run(command: IdentifyFolder, decoder: DecoderPool | None = None) -> Outcome:
     """Identifies the photographs that have no row yet, and joins all rows to one table.
 
     Args:
@@ -137,7 +138,7 @@ class _FolderRun:
     """A run whose plants are listed: what it must refuse, it has refused."""
 
     def __init__(self, command: IdentifyFolder) -> None:
-        new = new_record(bundle_name(command.bundle_folder()), command.answer_options())
+        new = new_record(bundle_name(find_bundle(command.bundle)), command.answer_options())
         self._command = command
         self._output = open_output(command.out)
         self._store = open_store(command.photographs, command.out)
@@ -156,7 +157,7 @@ class _FolderRun:
 
     # ---- identifying
 
-    async def identify(self, decoder: PictureDecoder | None) -> Progress:
+    async def identify(self, decoder: DecoderPool | None) -> Progress:
         """Writes the rows that are missing, or the share of this machine."""
         missing = self._missing(self._files.held(failed=not self._command.retry_failed).values())
         index, count = self._command.share()
@@ -178,7 +179,7 @@ class _FolderRun:
         done = set(chain.from_iterable(held))
         return [key for key in self._plants if key not in done]
 
-    async def _write(self, parts: Sequence[Part], progress: Progress, decoder: PictureDecoder | None) -> None:
+    async def _write(self, parts: Sequence[Part], progress: Progress, decoder: DecoderPool | None) -> None:
         opened = partial(open_worker, self._command, self._record.bundle, self._files)
         on_part = partial(self._check_failures, progress)
         if self._command.ray is not None:
@@ -234,7 +235,7 @@ class _FolderRun:
         return Outcome.SOME_FAILED if failed and command.part is None else Outcome.COMPLETE
 
     def _judge(self, column: str, rows: Iterator[Row]) -> None:
-        bundle = load_bundle(self._command.bundle_folder())
+        bundle = load_bundle(find_bundle(self._command.bundle))
         report = judge(rows, column, bundle)
         photographs = chain.from_iterable(plant.photographs for plant in self._plants.values())
         report = msgspec.structs.replace(report, trained_on=trained_on(bundle, photographs, self._store))

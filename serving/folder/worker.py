@@ -22,10 +22,10 @@ from serving.folder.photographs import Photograph, open_store
 from serving.folder.plants import Plant
 from serving.folder.results import BundleName, Part, PartFiles, bundle_name
 from serving.folder.rows import Failure, Row, Seen, answered, failed
-from serving.loaded_bundle import LoadedBundle, PictureDecoder, open_bundle
+from serving.loaded_bundle import LoadedBundle, open_bundle
 from serving.metrics import Metrics
 from serving.schemas import Parameters
-from serving.settings import Settings
+from serving.settings import Settings, find_bundle
 
 MAX_PICTURE_BYTES: Final = 100_000_000
 _DECODE_S: Final = 30.0  # of processor time for a photograph; nobody waits for its answer
@@ -39,9 +39,7 @@ class Worker:
     The decoder is started, and the bundle warmed up.
     """
 
-    def __init__(
-        self, command: IdentifyFolder, files: PartFiles, loaded: LoadedBundle, decoder: PictureDecoder
-    ) -> None:
+    def __init__(self, command: IdentifyFolder, files: PartFiles, loaded: LoadedBundle, decoder: DecoderPool) -> None:
         self._files, self._loaded, self._decoder = files, loaded, decoder
         self._store = open_store(command.photographs)
         self._min_score = command.min_score
@@ -150,7 +148,7 @@ class Worker:
 
 @asynccontextmanager
 async def open_worker(
-    command: IdentifyFolder, bundle: BundleName, files: PartFiles, num_cores: int, decoder: PictureDecoder | None = None
+    command: IdentifyFolder, bundle: BundleName, files: PartFiles, num_cores: int, decoder: DecoderPool | None = None
 ) -> AsyncIterator[Worker]:
     """Opens the bundle and starts the decoder; ends both with the context.
 
@@ -178,7 +176,7 @@ async def open_worker(
 
 
 def _open(command: IdentifyFolder, expected: BundleName, metrics: Metrics, num_cores: int) -> LoadedBundle:
-    found = bundle_name(command.bundle_folder())
+    found = bundle_name(find_bundle(command.bundle))
     if found != expected:
         raise InputError(
             "the bundle of this machine is another one",

@@ -15,7 +15,7 @@ from PIL import ExifTags, Image, ImageOps
 
 from models.bundle import load_bundle
 from models.ranking import output_probabilities, taxon_probabilities
-from serving.settings import Settings, find_bundle
+from serving.settings import find_bundle
 from tests.make import ROOT, ran
 from tests.serving import program
 from training.dataset.audit.examine import examine
@@ -46,7 +46,7 @@ def on_photos(test):
 
 @pytest.fixture(scope="module")
 def bundle():
-    return load_bundle(find_bundle(Settings()))
+    return load_bundle(find_bundle(None))
 
 
 @pytest.fixture(scope="module")

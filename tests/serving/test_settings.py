@@ -86,14 +86,14 @@ def test_metrics_have_a_port_and_an_address_of_their_own_if_they_are_named():
 
 def test_the_only_released_bundle_is_found(tmp_path):
     with pytest.raises(InputError, match="--bundle"):
-        find_bundle(Settings(), tmp_path)
+        find_bundle(None, tmp_path)
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "bundle.json").touch()
-    assert find_bundle(Settings(), tmp_path) == tmp_path / "one"
+    assert find_bundle(None, tmp_path) == tmp_path / "one"
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "bundle.json").touch()
     with pytest.raises(InputError, match="one, two"):
-        find_bundle(Settings(), tmp_path)
+        find_bundle(None, tmp_path)
 
 
 def test_drain_leaves_time_for_the_rest_of_the_shutdown():
