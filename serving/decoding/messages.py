@@ -14,8 +14,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Singles
 from models.errors import PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
 from models.exif import Capture
 from models.preprocess import InputSpec
@@ -134,11 +134,11 @@ class SharedArea:
         """Returns a copy of the bytes at the start."""
         return self._map[:num_bytes]
 
-    def write_pixels(self, pixels: npt.NDArray[np.float32]) -> None:
+    def write_pixels(self, pixels: Singles) -> None:
         """Writes an array at the start."""
         np.frombuffer(self._map, np.float32, pixels.size).reshape(pixels.shape)[:] = pixels
 
-    def read_pixels(self, shape: tuple[int, int, int]) -> npt.NDArray[np.float32]:
+    def read_pixels(self, shape: tuple[int, int, int]) -> Singles:
         """Returns a copy of the array at the start."""
         return np.frombuffer(self._map, np.float32, int(np.prod(shape))).reshape(shape).copy()
 

@@ -7,11 +7,10 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import structlog
 from prometheus_client import Gauge
 
+from models.arrays import Singles
 from models.decode_cost import header_cost
 from models.errors import InputError, PictureError, UnreadableImage
 from models.exif import Capture
@@ -82,7 +81,7 @@ class DecodeLimits(msgspec.Struct, frozen=True):
 class Decoded(NamedTuple):
     """A picture as network input."""
 
-    pixels: npt.NDArray[np.float32]
+    pixels: Singles
     """`chw`, as `models.preprocess.to_network_input` gives it."""
     width: int
     """Width of the upright original, px."""

@@ -15,9 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
+from models.arrays import Singles
 from models.errors import BotanifyError
 from models.preprocess import InputSpec
 from serving.decoding.messages import (
@@ -59,7 +57,6 @@ _OWN_FAULTS: Final = {
 # pages.
 _LARGE_BYTES: Final = 8_000_000
 
-Pixels = npt.NDArray[np.float32]
 Clock = Callable[[], float]
 """Gives the processor time of a process, seconds."""
 _Reply = TypeVar("_Reply", Ready, Cost, Done)
@@ -218,7 +215,7 @@ class ChildProcess:
         """
         return await self._step(data, Step("header", len(data), spec, memory_bytes), Cost, time)
 
-    async def decode(self, data: bytes, spec: InputSpec, memory_bytes: int, time: DecodeTime) -> tuple[Done, Pixels]:
+    async def decode(self, data: bytes, spec: InputSpec, memory_bytes: int, time: DecodeTime) -> tuple[Done, Singles]:
         """Decodes a picture with the memory that is granted.
 
         Raises:

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import structlog
 
+from models.arrays import Singles
 from models.errors import one_line
 from models.session import NetworkOutput, NetworkSession
 from serving.errors import NotReady, RunFailed
@@ -28,8 +28,7 @@ from serving.metrics import Metrics
 from serving.scheduling.networks import RunMode, SchedulingPolicy
 from serving.threads import Worker
 
-Array = npt.NDArray[np.float32]
-Row = tuple[Array, Array]
+Row = tuple[Singles, Singles]
 """Logits and features of one picture."""
 
 _RUN_TIMEOUT_S: Final = 15.0  # a picture takes 0.15 s on one core; a run that takes 100 times as long has hung
@@ -44,7 +43,7 @@ _kept = threading.local()  # the batches of a thread, by shape
 class _QueuedPicture(msgspec.Struct, eq=False):
     """One picture and the future of its logits and features."""
 
-    pixels: Array
+    pixels: Singles
     virtual_start_s: float
     alone: bool
     output: asyncio.Future[Row]
@@ -89,7 +88,7 @@ class Scheduler:
         self._running: dict[Worker, _Run] = {}
         self._idle: list[Worker] = []
         self._worker_numbers = itertools.count(1)
-        self._warm_up_pixels: Array | None = None
+        self._warm_up_pixels: Singles | None = None
         self._is_healthy = False
         self._is_closed = False
         self._monitor: asyncio.Task[None] | None = None
@@ -105,7 +104,7 @@ class Scheduler:
         """
         return self._is_healthy and not self._is_closed
 
-    async def warm_up(self, pixels: Array) -> NetworkOutput:
+    async def warm_up(self, pixels: Singles) -> NetworkOutput:
         """Runs a picture in every mode and batch size that the policy uses; returns a row for each run.
 
         The picture, of shape (3, height, width), normalized, is kept as the input of later health checks.
@@ -124,7 +123,7 @@ class Scheduler:
         return _stack(rows)
 
     async def run(
-        self, inputs: Sequence[Array], virtual_starts_s: Sequence[float] | None = None, *, alone: bool = False
+        self, inputs: Sequence[Singles], virtual_starts_s: Sequence[float] | None = None, *, alone: bool = False
     ) -> NetworkOutput:
         """Returns the logits and features of some pictures, a row for each.
 
@@ -178,7 +177,7 @@ class Scheduler:
         threading.Thread(target=_free, args=(self._networks, workers), name="free-networks", daemon=True).start()
         self._networks = {}
 
-    async def _warm_up_worker(self, worker: Worker, pixels: Array) -> list[Row]:
+    async def _warm_up_worker(self, worker: Worker, pixels: Singles) -> list[Row]:
         """Returns the logits and features of the first picture of each run."""
         runs: list[list[Row]] = [
             await worker.submit(partial(_run_batch, network, [pixels] * size, size))
@@ -331,7 +330,7 @@ def _network_failed() -> NotReady:
     return NotReady("the network does not run", retry_after_s=5, remedy="try again later")
 
 
-def _run_batch(network: NetworkSession, pixels: Sequence[Array], size: int) -> list[Row]:
+def _run_batch(network: NetworkSession, pixels: Sequence[Singles], size: int) -> list[Row]:
     """Runs pictures as a batch of `size`, padded with zeros, in memory that the thread keeps for each size.
 
     For 32 pictures of 380 px that are 55 MB, which would be allocated anew in each run. A single picture is not copied.
@@ -340,7 +339,7 @@ def _run_batch(network: NetworkSession, pixels: Sequence[Array], size: int) -> l
         batch = pixels[0][np.newaxis]
     else:
         shape = (size, *pixels[0].shape)
-        kept: dict[tuple[int, ...], Array] = _kept.__dict__.setdefault("batches", {})
+        kept: dict[tuple[int, ...], Singles] = _kept.__dict__.setdefault("batches", {})
         if shape not in kept:
             kept[shape] = np.zeros(shape, np.float32)
         batch = kept[shape]
