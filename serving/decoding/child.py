@@ -3,7 +3,6 @@
 A child holds no secrets, has limits of memory and time, and exits when the service exits.
 """
 
-import ctypes
 import math
 import os
 import resource
@@ -36,7 +35,7 @@ from serving.decoding.messages import (
     as_line,
     read_command,
 )
-from serving.machine import lower_priority
+from serving.machine import lower_priority, return_freed_memory
 
 _STATUS: Final = Path("/proc/self/status")
 # Address space beyond what is granted, for the threads and tables of a decoder: the first HEIC takes 10 MB.
@@ -73,7 +72,6 @@ class _Decoder:
         self._child_bytes = child_bytes
         self._seconds = seconds
         self._used_bytes = 0
-        self._malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
 
     def handle(self, command: Command) -> Reply:
         """Executes a command and returns its reply."""
@@ -85,10 +83,10 @@ class _Decoder:
         return self._with_limits(lambda: step(self._area.read(command.num_bytes), command.spec), command.memory_bytes)
 
     def trim_memory(self) -> None:
-        """Returns memory to the system after a large picture; malloc kept up to 150 MB in measurements."""
-        if self._used_bytes > _TRIM_BYTES and self._malloc_trim is not None:
+        """Returns memory to the system after a large picture."""
+        if self._used_bytes > _TRIM_BYTES:
             self._used_bytes = 0
-            self._malloc_trim(0)
+            return_freed_memory()
 
     def _read_header(self, data: bytes, spec: InputSpec) -> Cost:
         cost = decode_cost(data, spec)
