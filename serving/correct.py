@@ -54,7 +54,6 @@ _FORM: Final = FormNames(parameters=field_bytes(CorrectionParameters), needs_ima
     status_code=200,
     tags=["corrections"],
     summary="Say what the plant is",
-    operation_id="correct",
     operation_class=operation(
         CorrectionParameters,
         form_body(
@@ -106,7 +105,6 @@ async def correct(
     status_code=204,
     tags=["corrections"],
     summary="Take a correction back",
-    operation_id="delete_correction",
     responses=problem_responses(401, 404, 429, 500, 503),
     security=OPTIONAL_KEY,
 )

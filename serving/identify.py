@@ -93,7 +93,6 @@ _tasks: Final[set[asyncio.Task[None]]] = set()
     status_code=200,
     tags=["identify"],
     summary="Identify a plant",
-    operation_id="identify",
     operation_class=operation(Parameters, IDENTIFY_BODY, PREFER),
     response_description="The answer",
     response_headers=[

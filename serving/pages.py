@@ -288,6 +288,7 @@ def openapi_config() -> OpenAPIConfig:
         version=API_VERSION,
         description="Identifies plants on photographs. Errors are problem documents (RFC 9457) with a stable `code`.",
         use_handler_docstrings=True,
+        operation_id_creator=lambda handler, *_: handler.handler_name,
         components=Components(security_schemes=_SCHEMES),
         render_plugins=[OfflineViewer(), JsonRenderPlugin(media_type=MediaType.JSON)],
         openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=_finish),

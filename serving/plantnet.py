@@ -182,7 +182,6 @@ def failure(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     status_code=200,
     tags=["Pl@ntNet's interface"],
     summary="Identify a plant, as Pl@ntNet does",
-    operation_id="plantnet_identify",
     operation_class=operation(
         PlantnetParameters,
         form_body(
@@ -194,7 +193,7 @@ def failure(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504, record=Failure, media_type="application/json"
     ),
 )
-async def identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Response[PlantnetAnswer]:
+async def plantnet_identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Response[PlantnetAnswer]:
     """Identifies the plant on one to five photographs, the fields `images` of a form."""
     deps.readiness.require_warm()
     client = _authorize(request, deps, project)
@@ -305,7 +304,7 @@ async def species(request: AnyRequest, deps: Deps, project: ProjectName = ALL_TA
 
 
 PLANTNET_ROUTES: Final[list[ControllerRouterHandler]] = [
-    identify,
+    plantnet_identify,
     identify_addresses,
     status,
     languages,

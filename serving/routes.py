@@ -53,7 +53,6 @@ class SearchParameters(msgspec.Struct, frozen=True):
     opt=NOT_BY_ADDRESS,
     tags=["model"],
     summary="Search the taxa that the model can name",
-    operation_id="species",
     operation_class=operation(SearchParameters),
     responses=problem_responses(400, 401, 422, 429, 500),
     security=OPTIONAL_KEY,
@@ -75,7 +74,6 @@ async def species(request: AnyRequest, deps: Deps) -> SpeciesList:
     opt=NOT_BY_ADDRESS,
     tags=["model"],
     summary="One taxon that the model can name",
-    operation_id="taxon",
     operation_class=operation(TaxonParameters),
     responses=problem_responses(400, 401, 404, 422, 429, 500),
     security=OPTIONAL_KEY,
@@ -106,7 +104,6 @@ def taxon(
     "/species/{taxon_id:str}/images/{number:int}",
     tags=["model"],
     summary="A reference picture of a taxon",
-    operation_id="taxon_image",
     responses=problem_responses(400, 404, 429, 500),
     media_type="image/webp",
 )
@@ -139,7 +136,6 @@ async def taxon_image(
     "/model",
     tags=["model"],
     summary="The model that answers",
-    operation_id="model",
     responses=problem_responses(429, 500),
     after_request=revalidated,
     sync_to_thread=False,
@@ -155,7 +151,6 @@ def model(deps: Deps) -> ModelCard:
     status_code=200,
     tags=["admin"],
     summary="Reload the bundle",
-    operation_id="reload",
     responses=problem_responses(401, 409, 429, 500, 503),
     security=ADMIN_KEY,
 )
@@ -178,7 +173,6 @@ async def reload(request: AnyRequest, deps: Deps) -> ModelCard:
     opt=NOT_BY_ADDRESS,
     tags=["health"],
     summary="Is the service alive?",
-    operation_id="live",
     sync_to_thread=False,
 )
 def live() -> Health:
@@ -191,7 +185,6 @@ def live() -> Health:
     opt=NOT_BY_ADDRESS,
     tags=["health"],
     summary="Is the service ready for requests?",
-    operation_id="ready",
     responses=problem_responses(503),
     sync_to_thread=False,
 )
