@@ -71,7 +71,17 @@ def create_app(
     metrics = Metrics()
     limiter = None if settings.rate_per_minute is None else RateLimiter(settings.rate_per_minute, settings.rate_burst)
     access = AccessControl(read_keys(settings.api_keys, settings.api_keys_file), limiter)
-    decoder = decoder or _decoder_pool(settings, metrics)
+    num_decoders = settings.num_decoders or cores()
+    decode_limits = DecodeLimits(settings.max_picture_bytes, settings.decode_budget_bytes, settings.decode_s)
+    pool = decoder or DecoderPool(num_decoders, decode_limits, metrics)
+    default = _MAX_REQUESTS_ON_GPU if settings.provider == "cuda" else _MAX_REQUESTS_ON_CPU
+    admission_limits = AdmissionLimits(
+        settings.max_requests or default,
+        settings.max_held_bytes,
+        settings.max_wait_s,
+        num_decoders=num_decoders,
+        client_share=settings.client_share,
+    )
 
     def read_keys_again() -> None:
         access.replace_keys(read_keys(settings.api_keys, settings.api_keys_file))
@@ -79,11 +89,11 @@ def create_app(
     def open_next() -> LoadedBundle:
         return open_bundle(settings, metrics, session)
 
-    live_bundle = LiveBundle(open_next(), open_next, decoder, metrics, read_keys=read_keys_again)
-    admission = Admission(_admission_limits(settings), metrics)
+    live_bundle = LiveBundle(open_next(), open_next, pool, metrics, read_keys=read_keys_again)
+    admission = Admission(admission_limits, metrics)
     readiness = Readiness(
         is_warm=lambda: live_bundle.is_warm,
-        is_healthy=lambda: decoder.num_alive > 0 and live_bundle.current.scheduler.is_healthy,
+        is_healthy=lambda: pool.num_alive > 0 and live_bundle.current.scheduler.is_healthy,
     )
     metrics.ready.set_function(lambda: readiness.is_ready)
     metrics.corrections_limit_bytes.set(settings.corrections_bytes)
@@ -91,11 +101,11 @@ def create_app(
     deps = RouteDependencies(
         admission=admission,
         access=access,
-        decoder=decoder,
+        decoder=pool,
         readiness=readiness,
         metrics=metrics,
         live_bundle=live_bundle,
-        body_limits=_body_limits(settings),
+        body_limits=BodyLimits(settings.max_picture_bytes, settings.max_request_bytes, MAX_IMAGES, settings.upload_s),
         deadline_s=settings.deadline_s,
         correction_service=_new_correction_service(settings),
     )
@@ -140,30 +150,6 @@ def _new_correction_service(settings: Settings) -> CorrectionService | None:
         ) from error
     store = Store(settings.corrections, settings.corrections_database, settings.corrections_bytes)
     return CorrectionService(store, settings.corrections_days)
-
-
-def _decoder_pool(settings: Settings, metrics: Metrics) -> DecoderPool:
-    limits = DecodeLimits(settings.max_picture_bytes, settings.decode_budget_bytes, settings.decode_s)
-    return DecoderPool(_num_decoders(settings), limits, metrics)
-
-
-def _num_decoders(settings: Settings) -> int:
-    return settings.num_decoders or cores()
-
-
-def _admission_limits(settings: Settings) -> AdmissionLimits:
-    default = _MAX_REQUESTS_ON_GPU if settings.provider == "cuda" else _MAX_REQUESTS_ON_CPU
-    return AdmissionLimits(
-        settings.max_requests or default,
-        settings.max_held_bytes,
-        settings.max_wait_s,
-        num_decoders=_num_decoders(settings),
-        client_share=settings.client_share,
-    )
-
-
-def _body_limits(settings: Settings) -> BodyLimits:
-    return BodyLimits(settings.max_picture_bytes, settings.max_request_bytes, MAX_IMAGES, settings.upload_s)
 
 
 def _lifespan(

@@ -16,12 +16,13 @@ from msgspec.structs import replace
 
 from models.errors import InputError
 from serving.admission import AdmissionLimits
-from serving.app import _admission_limits, _body_limits, _decoder_pool
+from serving.app import create_app
 from serving.bodies import BodyLimits
 from serving.decoding.pool import DecodeLimits
 from serving.machine import lower_priority, return_freed_memory
-from serving.metrics import Metrics, say_warnings
+from serving.metrics import say_warnings
 from serving.settings import Settings, find_bundle, load_settings, metrics_address
+from tests.serving.tiny import FakeNetwork
 
 
 def test_flag_takes_precedence_over_environment_and_default():
@@ -130,20 +131,28 @@ def test_limits_of_the_settings_reach_their_components(settings):
         max_wait_s=5.5,
         num_decoders=6,
         client_share=0.7,
+        deadline_s=7.5,
         upload_s=8.5,
         decode_s=10.5,
         decode_budget_bytes=1_012,
     )
-    assert _body_limits(chosen) == BodyLimits(1_001, 1_002, 5, upload_s=8.5)
-    assert _admission_limits(chosen) == AdmissionLimits(3, 1_004, 5.5, num_decoders=6, client_share=0.7)
-    pool = _decoder_pool(chosen, Metrics())
-    assert pool._limits == DecodeLimits(picture_bytes=1_001, budget_bytes=1_012, seconds=10.5)
+    deps = components(chosen)
+    assert deps.body_limits == BodyLimits(1_001, 1_002, 5, upload_s=8.5)
+    assert deps.admission._limits == AdmissionLimits(3, 1_004, 5.5, num_decoders=6, client_share=0.7)
+    assert deps.decoder._limits == DecodeLimits(picture_bytes=1_001, budget_bytes=1_012, seconds=10.5)
+    assert (deps.decoder._num_children, deps.deadline_s) == (6, 7.5)
+
+
+def components(settings):
+    """What the routes use."""
+    return create_app(settings, session=FakeNetwork()).app.dependencies["deps"].dependency()
 
 
 def test_a_gpu_accepts_more_requests_unless_the_operator_says_how_many(settings):
     for provider, default in (("cpu", 64), ("cuda", 512)):
-        assert _admission_limits(replace(settings, provider=provider)).num_requests == default
-        assert _admission_limits(replace(settings, provider=provider, max_requests=3)).num_requests == 3
+        for max_requests, expected in ((None, default), (3, 3)):
+            chosen = replace(settings, provider=provider, max_requests=max_requests)
+            assert components(chosen).admission._limits.num_requests == expected
 
 
 def test_warnings_are_lines_in_words(capsys):
