@@ -130,7 +130,8 @@ class ObservabilityMiddleware:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, send, self._is_draining, self._cors)
-        trace_fields = exchange.trace.log_fields if exchange.trace else {}
+        trace = exchange.trace
+        trace_fields = {"trace_id": trace.trace_id, "span_id": trace.span_id} if trace else {}
         with structlog.contextvars.bound_contextvars(request_id=exchange.request_id, **trace_fields):
             try:
                 with self._metrics.in_flight.track_inprogress():
@@ -220,7 +221,9 @@ class _Exchange:
             *((name.lower().encode(), value.encode()) for name, value in {**quota, **cors}.items()),
         ]
         if self.trace is not None:
-            completed.append(self.trace.header)
+            # Of the draft of Level 2: the caller's trace with the id of this request's span.
+            trace = f"00-{self.trace.trace_id}-{self.trace.span_id}-{self.trace.flags}"
+            completed.append((b"traceresponse", trace.encode()))
         if b"cache-control" not in present:
             completed.append((b"cache-control", _DO_NOT_KEEP))
         if self._is_draining() and b"connection" not in present:
@@ -246,16 +249,6 @@ class Trace(NamedTuple):
         if match is None or (match[1] == b"00" and match[4] is not None):
             return None
         return cls(match[2].decode(), secrets.token_hex(8), match[3].decode())
-
-    @property
-    def log_fields(self) -> dict[str, str]:
-        """Fields of every log line of the request."""
-        return {"trace_id": self.trace_id, "span_id": self.span_id}
-
-    @property
-    def header(self) -> tuple[bytes, bytes]:
-        """Header of the response, of the draft of Level 2: the caller's trace with the id of this request's span."""
-        return b"traceresponse", f"00-{self.trace_id}-{self.span_id}-{self.flags}".encode()
 
 
 # ---- HTTP caching (RFC 9110, RFC 9111)

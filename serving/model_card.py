@@ -14,8 +14,7 @@ from models.ranking import NAMES_ARE_GUESSES, Promises, Thresholds
 from models.taxonomy import Taxon
 from serving.loaded_bundle import LoadedBundle
 
-EXAMPLES: Final = {"helianthus-annuus": "/web/sunflower.jpg"}
-"""Taxon -> a drawn picture of it."""
+_DRAWN_TAXON: Final = "helianthus-annuus"
 _LISTED_UNCALIBRATED: Final = 100
 
 
@@ -168,7 +167,7 @@ def model_card(loaded: LoadedBundle, limits: UploadLimits, correction_days: int 
         num_species=ranks.count("species"),
         num_genera=ranks.count("genus"),
         languages=_languages(bundle.taxonomy.taxa),
-        example=next((path for taxon_id, path in EXAMPLES.items() if taxon_id in bundle.taxonomy.by_id), None),
+        example="/web/sunflower.jpg" if _DRAWN_TAXON in bundle.taxonomy.by_id else None,
         taxonomy_version=bundle.taxonomy.taxonomy_version,
         architecture=record.architecture,
         input=record.input,

@@ -336,19 +336,15 @@ def _result(found: RankedTaxon, language: str, images: list[RelatedImage]) -> Re
     taxon = found.taxon
     return Result(
         score=found.score,
-        species=_species(taxon, language),
+        species=Species(
+            **msgspec.structs.asdict(_name(taxon.scientific_name, taxon.author)),
+            genus=_name(taxon.genus),
+            family=_name(taxon.family),
+            common_names=_common_names(taxon, language),
+        ),
         gbif=None if taxon.gbif_id is None else Id(str(taxon.gbif_id)),
         powo=Id(taxon.powo_id) if taxon.powo_id else None,
         images=images,
-    )
-
-
-def _species(taxon: Taxon, language: str) -> Species:
-    return Species(
-        **msgspec.structs.asdict(_name(taxon.scientific_name, taxon.author)),
-        genus=_name(taxon.genus),
-        family=_name(taxon.family),
-        common_names=_common_names(taxon, language),
     )
 
 

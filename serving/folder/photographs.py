@@ -120,7 +120,8 @@ class LocalFolder:
         Raises:
             OSError: It cannot be read.
         """
-        with open(self.root / path, "rb", opener=_open_at_once) as stream:
+        # It may have become a pipe or a device since it was found: those may let an opener wait.
+        with open(self.root / path, "rb", opener=lambda file, flags: os.open(file, flags | os.O_NONBLOCK)) as stream:
             if not S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise DataError(_IRREGULAR, value=path, remedy="correct the file or the list")
             return stream.read(num_bytes)
@@ -199,11 +200,6 @@ def has_photograph_name(name: str) -> bool:
 
 def _refuse(error: OSError) -> None:
     raise DataError("a folder cannot be read", value=error, remedy="make it readable, or move it away") from error
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Opens a file, which may have become a pipe or a device since it was found: those may let an opener wait."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _photograph(path: str, file: str) -> Photograph:

@@ -15,7 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from models.cores import cores
 from models.errors import DataError, InputError
 from serving.folder.output import Output
 from serving.folder.plants import Plant
-from serving.folder.rows import Row, columns
+from serving.folder.rows import Row
 
 RECORD_FILE: Final = "run.json"
 CSV_TABLE: Final = "results.csv"
@@ -225,11 +225,6 @@ def _table(name: str, content: bytes | None, only: list[str] | None = None) -> p
         raise DataError(
             f"{name} of the results is damaged", value=error, remedy="remove this file, and run the same command again"
         ) from error
-
-
-def columns_of(plants: Iterable[Plant], top_k: int) -> pa.Schema:
-    """Returns the columns of a result, with those of the list that the photographs came from."""
-    return columns(top_k, dict.fromkeys(chain.from_iterable(plant.photographs[0].columns for plant in plants)))
 
 
 def _hash(content: bytes) -> str:

@@ -31,7 +31,6 @@ from serving.folder.results import (
     Part,
     PartFiles,
     bundle_name,
-    columns_of,
     keyed,
     new_record,
     read_record,
@@ -39,7 +38,7 @@ from serving.folder.results import (
     write_record,
     write_table,
 )
-from serving.folder.rows import Row
+from serving.folder.rows import Row, columns
 from serving.folder.truth import TRUTH_FILE, in_words, judge, require_truths, trained_on
 from serving.folder.worker import open_worker
 from serving.settings import find_bundle
@@ -153,7 +152,8 @@ class _FolderRun:
             write_record(self._output, record)
         self._record = msgspec.structs.replace(record, machine=new.machine)
         self._plants = keyed(plants, new)
-        self._files = PartFiles(self._output, columns_of(plants, command.k))
+        of_list = chain.from_iterable(plant.photographs[0].columns for plant in plants)
+        self._files = PartFiles(self._output, columns(command.k, dict.fromkeys(of_list)))
 
     # ---- identifying
 
