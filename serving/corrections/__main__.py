@@ -101,33 +101,29 @@ Command = List | Review | Export | Report | Backup | Delete
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program with the arguments of the command line, or those given."""
-    run_program(Command, _open, arguments, prog="python -m serving.corrections", description=__doc__)
+    run_program(Command, _run, arguments, prog="python -m serving.corrections", description=__doc__)
 
 
-def _open(command: Command) -> None:
+def _run(command: Command) -> None:
     from serving.corrections.store import opened  # the extra `corrections` is optional
 
     with opened(command.folder, command.database) as store:
-        print(_run(command, store))
-
-
-def _run(command: Command, store: "Store") -> str:
-    match command:
-        case Export():
-            return export(command, store)
-        case Backup():
-            return _backup(command, store)
-        case Report():
-            return report([each for each in store.all() if command.by in {"", each.model}])
-        case Review():
-            number = store.review(command.ids, command.reviewer, accepted=not command.wrong)
-            return (
-                f"{number:,} of {len(command.ids):,} corrections are noted as {'wrong' if command.wrong else 'right'}."
-            )
-        case Delete():
-            return f"{store.delete(command.ids):,} of {len(command.ids):,} corrections are deleted."
-        case _:
-            return "\n".join(_line(each) for each in store.all()) or "There are no corrections."
+        match command:
+            case Export():
+                said = export(command, store)
+            case Backup():
+                said = _backup(command, store)
+            case Report():
+                said = report([each for each in store.all() if command.by in {"", each.model}])
+            case Review():
+                number = store.review(command.ids, command.reviewer, accepted=not command.wrong)
+                what = "wrong" if command.wrong else "right"
+                said = f"{number:,} of {len(command.ids):,} corrections are noted as {what}."
+            case Delete():
+                said = f"{store.delete(command.ids):,} of {len(command.ids):,} corrections are deleted."
+            case _:
+                said = "\n".join(_line(each) for each in store.all()) or "There are no corrections."
+        print(said)
 
 
 def _line(each: Correction) -> str:
@@ -251,10 +247,11 @@ def report(all_of_them: Iterable[Correction]) -> str:
     trusted = [each for each in all_of_them if each.certain and each.accepted is not False]
     if not trusted:
         return "No correction is certain."
-    right_N = np.array([each.taxon_id == each.predicted for each in trusted])
+    right = [each.taxon_id == each.predicted for each in trusted]
+    right_N = np.array(right)
     score_N = np.array([each.score for each in trusted])
     lines = [
-        _shares("all", right_N),
+        _shares("all", right),
         f"mean score {score_N.mean():.3f}; "
         f"calibration error {calibration_error(score_N, right_N, np.arange(len(trusted))).value:.3f}",
         "\nscore: how often right",
@@ -267,18 +264,18 @@ def report(all_of_them: Iterable[Correction]) -> str:
     for title, names in groups.items():
         lines.append(f"\n{title}: how often right")
         by_name: dict[str, list[bool]] = defaultdict(list)
-        for name, is_right in zip(names, right_N.tolist(), strict=True):
+        for name, is_right in zip(names, right, strict=True):
             by_name[name].append(is_right)
         order = sorted(
             by_name.items(), key=lambda item: (item[0] if title == "week" else -item[1].count(False), item[0])
         )
-        lines += [f"  {_shares(name, np.array(found))}" for name, found in order[:_MOST_LISTED]]
+        lines += [f"  {_shares(name, found)}" for name, found in order[:_MOST_LISTED]]
     said = "People correct what is wrong more often than what is right, so these figures are lower than the true ones."
     return "\n".join([*lines, "", said])
 
 
-def _shares(name: str, right_N: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> str:
-    return f"{name}: {share(int(right_N.sum()), len(right_N))} right"
+def _shares(name: str, right: Sequence[bool]) -> str:
+    return f"{name}: {share(sum(right), len(right))} right"
 
 
 def _week(created: str) -> str:
