@@ -33,8 +33,8 @@ from serving.threads import run_in_daemon_thread
 
 _GRADIENT_PX: Final = 96
 _WARM_UP_COVERAGE: Final = 0.9
-# To open a network and run every batch size in every mode and worker; a GPU also loads its kernels.
-_WARM_UP_TIMEOUT_S: Final = 300.0
+# To open a network and run every batch size in every mode and worker, seconds; a GPU also loads its kernels.
+_WARM_UP_S: Final = 300.0
 
 _log = structlog.get_logger(__name__)
 
@@ -174,7 +174,6 @@ class LiveBundle:
         decoder: Decodes the pictures of the warm-up.
         metrics: Counts reloads and reports which model answers.
         read_keys: Reads the API keys again.
-        timeout_s: How long a bundle may take until it can answer, seconds.
     """
 
     def __init__(
@@ -185,14 +184,12 @@ class LiveBundle:
         metrics: Metrics,
         *,
         read_keys: Callable[[], None] = lambda: None,
-        timeout_s: float = _WARM_UP_TIMEOUT_S,
     ) -> None:
         self.current = first
         self._open_next = open_next
         self._decoder = decoder
         self._metrics = metrics
         self._read_keys = read_keys
-        self._timeout_s = timeout_s
         self._lock = asyncio.Lock()  # of the warm-up and of each reload
         self._running: asyncio.Task[LoadedBundle] | None = None
         self._pending: asyncio.Task[LoadedBundle] | None = None
@@ -201,7 +198,7 @@ class LiveBundle:
     async def warm_up(self) -> None:
         """Starts the decoder and warms up the first bundle; from then on requests are accepted."""
         async with self._lock:
-            async with _ends_within(self._timeout_s):
+            async with _ends_in_time():
                 await self._decoder.start()
                 await self.current.warm_up(self._decoder)
             await run_in_daemon_thread(return_freed_memory)
@@ -255,7 +252,7 @@ class LiveBundle:
         self._read_keys()  # first, so that a key is withdrawn even if the bundle is refused
         new: LoadedBundle | None = None
         try:
-            async with _ends_within(self._timeout_s):
+            async with _ends_in_time():
                 new = await run_in_daemon_thread(self._open_next)
                 await new.warm_up(self._decoder)
         except BaseException as error:
@@ -318,15 +315,15 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
 
 
 @asynccontextmanager
-async def _ends_within(timeout_s: float) -> AsyncIterator[None]:
+async def _ends_in_time() -> AsyncIterator[None]:
     """Refuses a network that never ends, such as a loop; its thread goes on, because nothing can end it."""
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(_WARM_UP_S):
             yield
     except TimeoutError as error:
         raise BundleError(
             "the network does not open and run a picture in time",
-            limit=f"{timeout_s:g} s",
+            limit=f"{_WARM_UP_S:g} s",
             remedy="export the bundle again, and restart the service, where the network may still run",
         ) from error
 

@@ -1,7 +1,6 @@
 """The routes beside POST /identify, which has a module of its own."""
 
 import asyncio
-from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -65,8 +64,9 @@ async def species(request: AnyRequest, deps: Deps) -> SpeciesList:
     warnings = unknown_parameters(request, declared(SearchParameters))
     languages = wanted_languages(wanted.lang, request.headers.get("accept-language", ""))
     # In a thread, because it compares every name, which is slow for many taxa.
-    search = partial(species_list, languages=languages, warnings=warnings)
-    return await asyncio.to_thread(search, request_id(request), wanted.q, wanted.limit, names)
+    return await asyncio.to_thread(
+        species_list, request_id(request), wanted.q, wanted.limit, names, languages=languages, warnings=warnings
+    )
 
 
 @get(
