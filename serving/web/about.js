@@ -1,8 +1,9 @@
 // Describes the model in the footer, and searches the plants that it knows.
 
-import { element, printed } from "./elements.js";
+import { element, find, printed } from "./elements.js";
 import { measuredFacts, provedFacts } from "./facts.js";
 import { keyForm } from "./key.js";
+import { labelHash } from "./lists.js";
 import { currentModel, loadModel } from "./model.js";
 import { firstSentence, foundByWords, knownAs, knownSentence, nameOf, searchSentence } from "./sentences.js";
 import { findSpecies } from "./service.js";
@@ -12,9 +13,6 @@ import { language, say } from "./text.js";
 const SPECIES_LIMIT = 20;
 const ALL_LIMIT = 200; // the most that the service lists at once
 const TYPING_PAUSE_MS = 200; // long enough for one request per typed word, short enough to feel immediate
-const HASH_DIGITS = 12; // enough to distinguish two models; the title attribute has the whole hash
-
-const find = (id) => document.getElementById(id);
 
 /** Describes the model; `addPictures` takes the list with the example that it offers. */
 export async function showModel(addPictures) {
@@ -97,7 +95,7 @@ function modelCard(model) {
     collapsibleList(say("model.measured"), measuredFacts(model).map(({ name, text }) => element("li", {}, element("b", {}, name), ` ${text}`))),
     collapsibleList(say("model.proved"), provedFacts(model).map((sentence) => element("li", {}, sentence))),
     collapsibleList(say("model.sources"), model.sources.map(sourceItem)),
-    element("p", { className: "footer__hash" }, `${say("count.plants", { n: model.num_taxa })} · ${say("sure.labels")} `, element("code", { title: model.label_hash }, model.label_hash.slice(0, HASH_DIGITS))),
+    element("p", { className: "footer__hash" }, `${say("count.plants", { n: model.num_taxa })} · `, labelHash(model)),
   ].filter(Boolean);
 }
 

@@ -5,7 +5,7 @@ import { typicalPictures } from "./compare.js";
 import { correction } from "./correct.js";
 import { bar, element, printed } from "./elements.js";
 import { percent, seconds } from "./formats.js";
-import { candidateList, candidateSet, folded, groupList, guessList, lookAlikeList, pictureList, readOn } from "./lists.js";
+import { candidateList, candidateSet, folded, groupList, guessList, labelHash, lookAlikeList, pictureList, readOn } from "./lists.js";
 import {
   aloneSentence, choiceSentence, foreignNamesSentence, harmSentences, isGuess, namedSpecies, otherWarnings, placeSentence, stateOf, trustSentence, unusedSentence,
   verdictHeading, verdictSentence,
@@ -14,7 +14,6 @@ import { candidateWords, discardedSentence, trustFigures } from "./sure.js";
 import { say } from "./text.js";
 
 const NUM_REFERENCES = 3; // pictures of the named species beside one's own
-const HASH_DIGITS = 12; // enough to distinguish two models; the title attribute has the whole hash
 
 /**
  * Shows an answer.
@@ -82,11 +81,10 @@ function sureness(answer, model, state, elapsedMs) {
     verdict.name !== null && bar(verdict.score),
     facts.filter(Boolean).map((fact) => element("p", {}, fact)),
     element("p", { className: "verdict__reason" }, say("sure.why"), " ", element("span", { lang: "en" }, verdict.reason)),
-    words && [heading(words.heading), words.sentences.map((sentence) => element("p", {}, sentence)), candidateSet(answer.candidates.taxa)],
+    words && [element("h4", { className: "answer__heading" }, words.heading), words.sentences.map((sentence) => element("p", {}, sentence)), candidateSet(answer.candidates.taxa)],
     state !== "not_a_plant" && plantLists(answer),
     pictureList(images),
-    element("p", { className: "fineprint" }, `${footer} · ${answer.model.name} ${answer.model.version} · ${say("sure.labels")} `,
-      element("code", { title: answer.model.label_hash }, answer.model.label_hash.slice(0, HASH_DIGITS)), ` · ${say("sure.request")} `, element("code", {}, request)),
+    element("p", { className: "fineprint" }, `${footer} · ${answer.model.name} ${answer.model.version} · `, labelHash(answer.model), ` · ${say("sure.request")} `, element("code", {}, request)),
   ], "", "sureness");
 }
 
@@ -97,5 +95,3 @@ function plantLists(answer) {
     groupList(say("sure.families"), answer.families, (name) => name),
   ];
 }
-
-const heading = (text) => element("h4", { className: "answer__heading" }, text);

@@ -4,6 +4,7 @@
 import { setUpSpeciesSearch, showModel } from "./about.js";
 import { showAnswer } from "./answer.js";
 import { setUpChoice } from "./choice.js";
+import { find } from "./elements.js";
 import { tell } from "./events.js";
 import { isShared, keepThroughLanguages, registerWorker, takeShared } from "./install.js";
 import { setUpKeeping } from "./keep.js";
@@ -12,7 +13,7 @@ import { currentModel, modelOf, wantedCoverage } from "./model.js";
 import { setUpPlace } from "./place.js";
 import { announceProblem, showProblem } from "./problem.js";
 import { showBusy, showProgress } from "./progress.js";
-import { retrySentence, waitBeforeRetry } from "./retry.js";
+import { retried, retrySentence } from "./retry.js";
 import { announcement, choiceLabel } from "./sentences.js";
 import { identify, isHeic, ServiceProblem } from "./service.js";
 import { shrunk } from "./shrink.js";
@@ -22,7 +23,6 @@ import { setUpTray } from "./tray.js";
 const DEBOUNCE_MS = 350; // pictures added or removed in quick succession make one request
 const CLOCK_MS = 100;
 
-const find = (id) => document.getElementById(id);
 const tray = setUpTray(ask);
 const choice = setUpChoice(onChoiceChanged);
 const place = setUpPlace(document.querySelector(".choice"), () => { if (tray.files().length) ask(); });
@@ -67,16 +67,10 @@ async function answerTo(files, where, progress, signal) {
   const refused = refusal(pictures, model?.limits ?? null);
   if (refused) throw new ServiceProblem(refused);
   const wish = { coverage: wantedCoverage(model), taxa: choice.names(), where, preview: files.some(isHeic) };
-  for (let numRetries = 0; ; numRetries += 1) {
-    try {
-      return await send(pictures, wish, progress, signal);
-    } catch (problem) {
-      const waitS = waitBeforeRetry(problem, numRetries);
-      if (signal.aborted || waitS === null) throw problem;
-      await countDown(problem, waitS, numRetries, signal);
-      render([progress.node], say("wait.again"));
-    }
-  }
+  return retried(() => send(pictures, wish, progress, signal), async (waitS, numRetries, problem) => {
+    await countDown(problem, waitS, numRetries, signal);
+    render([progress.node], say("wait.again"));
+  }, signal);
 }
 
 async function send(pictures, wish, progress, signal) {

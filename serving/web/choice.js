@@ -1,6 +1,6 @@
 // The choice of plants: an optional control that restricts the answer to some genera, families or species.
 
-import { element } from "./elements.js";
+import { element, find } from "./elements.js";
 import { currentModel } from "./model.js";
 import { choiceLabel, foundByWords, searchSentence } from "./sentences.js";
 import { findSpecies } from "./service.js";
@@ -11,14 +11,7 @@ const LIST_PREFIX = "list:";
 const MAX_SUGGESTIONS = 8;
 const NUM_SEARCHED = 50; // entries that suggestions are made of; a genus of many species fills the first ones
 
-const find = (id) => document.getElementById(id);
-
-/**
- * Sets up the control.
- *
- * @param onChange Called after each change.
- * @returns names() gives the chosen names, in the order in which they were chosen.
- */
+/** Sets up the control; names() gives the chosen names, in the order in which they were chosen. */
 export function setUpChoice(onChange) {
   let names = [];
 

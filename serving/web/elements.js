@@ -1,5 +1,7 @@
-// Builds page elements from data.
+// Finds page elements, and builds them from data.
 // Data enters the page only as text nodes and attributes, never as markup.
+
+export const find = (id) => document.getElementById(id);
 
 /**
  * Creates an element. Names of DOM properties such as `className` and `onclick` are set as properties, all others as

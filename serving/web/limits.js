@@ -5,12 +5,7 @@ import { say } from "./text.js";
 
 const FORM_BYTES = 20_000; // room in the request for what is not pictures, such as the names of a choice of plants
 
-/**
- * Returns why the service would refuse the pictures, as the fields of a ServiceProblem, or null.
- *
- * @param pictures The files to send.
- * @param limits As `GET /model` gives them, or null if they are not known.
- */
+/** Returns why the service would refuse the pictures, as the fields of a ServiceProblem, or null; `limits` are those of `GET /model`, if known. */
 export function refusal(pictures, limits) {
   if (limits === null) return null;
   const index = pictures.findIndex(({ size }) => size > limits.picture_bytes);

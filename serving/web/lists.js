@@ -9,6 +9,7 @@ import { language, say } from "./text.js";
 const NUM_SHOWN = 10; // candidates of a set that are shown at once; the others are folded away
 const NUM_GUESSES = 3;
 const LEAST_GUESS = 0.02; // probability of a guess that is worth a look
+const HASH_DIGITS = 12; // enough to distinguish two models; the title attribute has the whole hash
 
 /** Shows the likeliest plants where the answer has no species: those of the genus or family that it names, or all. */
 export function guessList(answer, state) {
@@ -58,6 +59,11 @@ export function groupList(title, groups, print) {
 export function folded(title, content, hint = "", className = "") {
   return element("details", { className: `folded ${className}`.trimEnd() },
     element("summary", {}, `${title} `, hint && element("span", { className: "folded__hint" }, hint)), ...content.flat(2));
+}
+
+/** Names the outputs of a model. */
+export function labelHash({ label_hash: hash }) {
+  return [`${say("sure.labels")} `, element("code", { title: hash }, hash.slice(0, HASH_DIGITS))];
 }
 
 /** Shows what each of several pictures contributed; returns null for one, and if the model cannot tell how much each shows a plant. */

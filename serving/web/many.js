@@ -1,11 +1,11 @@
 // The page for many photographs: identifies each by itself, a few at a time, and lists the answers in the order of the photographs.
 
 import { showAnswer } from "./answer.js";
-import { download, element, printed } from "./elements.js";
+import { download, element, find, printed } from "./elements.js";
 import { tell } from "./events.js";
 import { setUpKeeping, setUpSwitch } from "./keep.js";
 import { modelOf } from "./model.js";
-import { waitBeforeRetry } from "./retry.js";
+import { retried } from "./retry.js";
 import { harmSentences, knownAs, stateOf, verdictHeading } from "./sentences.js";
 import { identify, isHeic } from "./service.js";
 import { shrunk } from "./shrink.js";
@@ -15,7 +15,6 @@ import { say } from "./text.js";
 const AT_ONCE = 2; // more would only wait in the service, where others wait too
 const KEPT = "botanify-many-answers"; // in the tab's session storage
 
-const find = (id) => document.getElementById(id);
 let rows = JSON.parse(sessionStorage.getItem(KEPT) ?? "[]"); // { photograph, answer, error, corrected }, in the order of the photographs
 const shown = new Map(); // row -> { item, picture, files }: its element, the address of its picture, and what was sent
 let waiting = []; // { row, file }
@@ -63,17 +62,9 @@ async function work() {
 
 async function answerTo(row, file, signal) {
   const files = await shrunk([file], signal);
-  for (let numRetries = 0; ; numRetries += 1) {
-    try {
-      row.answer = await identify(files, { coverage: null, taxa: [], preview: isHeic(file) }, { signal, onSent: () => {} });
-      shown.get(row).files = files;
-      return;
-    } catch (problem) {
-      const waitS = waitBeforeRetry(problem, numRetries);
-      if (signal.aborted || waitS === null) throw problem;
-      await new Promise((resolve) => { setTimeout(resolve, 1000 * waitS); });
-    }
-  }
+  const send = () => identify(files, { coverage: null, taxa: [], preview: isHeic(file) }, { signal, onSent: () => {} });
+  row.answer = await retried(send, (waitS) => new Promise((resolve) => { setTimeout(resolve, 1000 * waitS); }), signal);
+  shown.get(row).files = files;
 }
 
 /** Keeps the answers for a reload of the page. */
@@ -156,12 +147,6 @@ function clear() {
   find("files").focus();
 }
 
-function sort() {
-  const button = find("sort");
-  button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));
-  show();
-}
-
 /** Notes what a person said about an answer; the card stays open. */
 function noteCorrection({ detail: { answer, correction } }) {
   const row = rows.find((each) => each.answer?.request_id === answer.request_id);
@@ -203,7 +188,10 @@ drop.addEventListener("drop", async (event) => {
   drop.classList.remove("many__drop--over");
   add(await dropped(event.dataTransfer.items));
 });
-find("sort").addEventListener("click", sort);
+find("sort").addEventListener("click", ({ currentTarget: button }) => {
+  button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));
+  show();
+});
 find("save").addEventListener("click", () => download(new Blob([csvOf(answered())], { type: "text/csv" }), "plants.csv"));
 find("stop").addEventListener("click", stop);
 find("clear").addEventListener("click", clear);

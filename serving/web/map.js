@@ -6,12 +6,7 @@ import { language, say } from "./text.js";
 const LEAST_WIDTH = 60; // degrees; the outline is rounded to one degree, so that less would look broken
 const MARGIN = 1.3; // the map is so many times as wide as what it has to show
 
-/**
- * Shows dots on a map.
- *
- * @param dots Elements, such as buttons.
- * @param places { latitude, longitude } of each.
- */
+/** Shows dots, which are elements such as buttons, on a map: each at its place, { latitude, longitude }. */
 export function mapOf(dots, places) {
   const { left, top, width, height } = extentOf(places);
   dots.forEach((dot, index) => {

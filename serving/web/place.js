@@ -7,12 +7,7 @@ import { say } from "./text.js";
 const STEP = 10; // parts of a degree that are sent, some 10 km
 const TIMEOUT_MS = 20_000;
 
-/**
- * Sets up the control after another one; it stays hidden until the model is known to use places.
- *
- * @param onChange Called after each change.
- * @returns where() gives latitude and longitude, or null; show(model) shows the control if the model uses places.
- */
+/** Sets up the control after another one; where() gives latitude and longitude, or null; show(model) shows it if the model uses places. */
 export function setUpPlace(after, onChange) {
   let where = null;
   const status = element("p", { className: "place__status", role: "status" });

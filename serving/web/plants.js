@@ -1,7 +1,7 @@
 // My plants: lists what this browser keeps, finds it by name, day and place, and opens it again. Everything stays on the device.
 
 import { showAnswer } from "./answer.js";
-import { download, element, printed } from "./elements.js";
+import { download, element, find, printed } from "./elements.js";
 import { fileOf, plantsIn } from "./exchange.js";
 import { dayOf, groupsOf, isFound } from "./garden.js";
 import { registerWorker } from "./install.js";
@@ -12,7 +12,6 @@ import { modelOf } from "./model.js";
 import { harmSentences, verdictHeading } from "./sentences.js";
 import { say } from "./text.js";
 
-const find = (id) => document.getElementById(id);
 let rows = []; // { plant, item }, the newest first
 let chosen = null; // plants of a dot on the map
 

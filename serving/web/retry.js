@@ -14,6 +14,19 @@ export function waitBeforeRetry({ status, retryAfterS }, numRetries) {
   return waitS <= LONGEST_WAIT_S ? waitS : null;
 }
 
+/** Sends a request, and sends it again after `wait` while the service has no time for it. */
+export async function retried(send, wait, signal) {
+  for (let numRetries = 0; ; numRetries += 1) {
+    try {
+      return await send();
+    } catch (problem) {
+      const waitS = waitBeforeRetry(problem, numRetries);
+      if (signal.aborted || waitS === null) throw problem;
+      await wait(waitS, numRetries, problem);
+    }
+  }
+}
+
 /** Returns the seconds that a header Retry-After asks for, as a number or a date (RFC 9110, section 10.2.3), or null. */
 export function secondsToWait(header, nowMs) {
   const text = (header ?? "").trim();

@@ -75,7 +75,7 @@ async function request(url, options = {}, send = fetch) {
     body = await response.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    if (!response) throw unreachableProblem();
+    if (!response) throw new ServiceProblem({ title: say("problem.gone"), detail: say("problem.gone.detail") });
     body = null; // not JSON, such as the error page of a gateway
   }
   if (response.ok && body !== null) return body;
@@ -91,13 +91,6 @@ function keyProblem(key, body) {
     requestId: body?.request_id ?? null,
     canRetry: false,
     needsKey: true,
-  });
-}
-
-function unreachableProblem() {
-  return new ServiceProblem({
-    title: say("problem.gone"),
-    detail: say("problem.gone.detail"),
   });
 }
 

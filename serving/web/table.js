@@ -1,8 +1,5 @@
 // The answers of the page for many photographs, as rows of a table. No function needs a document.
 
-const COLUMNS = [
-  "photograph", "verdict_rank", "verdict_name", "verdict_score", "best_name", "best_score", "error", "common_name", "corrected_name",
-];
 const FIRST = -1;
 const LAST = 2; // scores are in [0, 1]
 
@@ -33,7 +30,7 @@ export function byUncertainty(rows) {
 
 /** Writes the rows as CSV (RFC 4180), with a byte order mark for spreadsheets; no cell can become a formula there. */
 export function csvOf(rows) {
-  const lines = [COLUMNS, ...rows.map(columnsOf).map((row) => COLUMNS.map((column) => row[column] ?? ""))];
+  const lines = [Object.keys(columnsOf({})), ...rows.map((row) => Object.values(columnsOf(row)).map((value) => value ?? ""))];
   return `\ufeff${lines.map((line) => line.map(cell).join(",")).join("\r\n")}\r\n`;
 }
 

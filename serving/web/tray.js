@@ -1,15 +1,12 @@
 // The tray of chosen pictures: adds files that are chosen, dropped or pasted, shows them, and lets the user remove them.
 
-import { element } from "./elements.js";
+import { element, find } from "./elements.js";
 import { MAX_PICTURES } from "./service.js";
 import { say } from "./text.js";
-
-const find = (id) => document.getElementById(id);
 
 /**
  * Sets up the tray.
  *
- * @param onChange Called after each change.
  * @returns add(files) adds pictures; files() gives the files in the order of the request; mark(index) outlines a picture that the service refused;
  *   remove(index) removes it; preview(index, address) shows it where the browser could not; notice(text) shows a
  *   sentence, or none.

@@ -1,11 +1,6 @@
 // Sends a form and tells how much of it has left this device, which fetch cannot tell.
 
-/**
- * Sends a form as a POST request.
- *
- * @param onSent Called with the share of the form that has been sent, from 0 to 1.
- * @returns The Response, as fetch gives it; of its headers, only Retry-After.
- */
+/** Sends a form as a POST request; returns the Response as fetch gives it, but of its headers only Retry-After. */
 export function upload(url, { headers, body, signal, onSent }) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
