@@ -1,13 +1,11 @@
 """Answers with a place and a day: from the request or from the picture, if that is asked for, and never otherwise."""
 
-from datetime import date
-
 import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
 from models.bundle_record import MeasuredCoverage
-from models.place import PlaceRule, Where
+from models.place import PlaceRule
 from models.ranking import Thresholds
 from tests.serving.conftest import ready_service
 from tests.serving.tiny import GREEN, TAXA, assert_problem, identify, jpeg, post, tables
@@ -97,12 +95,6 @@ def test_no_measured_coverage_is_shown_with_a_place_since_none_was_measured_with
     assert (there["guarantee"], there["measured"]) == ("marginal", None)
 
 
-def test_a_day_counts_with_a_place(client):
-    summer, winter = (prior_of_rose(identify(client, **at(BERLIN, date=day))) for day in (SUMMER, WINTER))
-    assert summer > winter
-    assert PRIOR.log_ratios(Where(*BERLIN, date(2026, 6, 15)))[0] > 0
-
-
 @pytest.mark.parametrize(
     ("parameters", "code", "ignored"),
     [
@@ -110,17 +102,17 @@ def test_a_day_counts_with_a_place(client):
         ({"cultivated": "true"}, None, None),
         (at(SYDNEY, cultivated="true"), "cultivated", None),
         (
-            {"date": "2026-06-15"},
+            {"date": SUMMER},
             "date_without_place",
             "The parameter 'date' was ignored: a day counts with a place only.",
         ),
         (
-            {"use_exif": "true", "date": "2026-06-15"},
+            {"use_exif": "true", "date": SUMMER},
             "no_place_in_exif",
             "The parameter 'use_exif' was ignored: no picture has a place in its EXIF data.",
         ),
         (
-            at((0, -140), date="2026-06-15"),
+            at((0, -140), date=SUMMER),
             "no_records",
             "Place and date were ignored: this model has no records there that tell plants apart.",
         ),
@@ -141,13 +133,16 @@ def test_the_place_of_a_picture_counts_only_if_that_is_asked_for(client):
     assert best(identify(client, picture)) == "rosa-canina"
     assert best(identify(client, picture, use_exif="true")) == "rosa-rugosa"
     assert best(identify(client, picture, use_exif="true", cultivated="true")) == "rosa-canina"
-    assert best(identify(client, picture, use_exif="true", **at(BERLIN))) == "rosa-canina"
+    beside = identify(client, picture, use_exif="true", **at(BERLIN))
+    assert best(beside) == "rosa-canina"
+    assert beside["warnings"] == ["The parameter 'use_exif' was ignored: the request names a place."]
     assert identify(client, photograph((0, -140)), use_exif="true")["place"]["code"] == "no_records"
 
 
 def test_the_day_of_the_request_wins_over_that_of_a_picture(client):
     picture = photograph(BERLIN, WINTER)
     summer, winter = (prior_of_rose(identify(client, **at(BERLIN, date=day))) for day in (SUMMER, WINTER))
+    assert summer > winter
     assert prior_of_rose(identify(client, picture, use_exif="true")) == winter
     assert prior_of_rose(identify(client, picture, use_exif="true", date=SUMMER)) == summer
 
@@ -168,12 +163,6 @@ def test_the_day_of_the_request_wins_over_that_of_a_picture(client):
 )
 def test_a_place_that_is_none_is_a_problem(client, parameters):
     assert_problem(post(client, params=parameters), 422, "bad_parameter")
-
-
-def test_use_exif_beside_a_place_is_ignored_and_that_is_said(client):
-    answer = identify(client, photograph(BERLIN), use_exif="true", **at(SYDNEY))
-    assert best(answer) == "rosa-rugosa"
-    assert answer["warnings"] == ["The parameter 'use_exif' was ignored: the request names a place."]
 
 
 @pytest.mark.parametrize(("query", "form"), [("latitude", "longitude"), ("longitude", "latitude")])

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from models.bundle import BUNDLE_FILE, file_sha256
 from models.bundle_record import MeasuredCoverage
 from models.calibration import CALIBRATION_FILE, LogisticHead
-from models.ranking import Promise, Promises
+from models.ranking import Promise, Promises, Thresholds
 from serving.access.keys import make_key
 from serving.app import create_app
 from serving.settings import Settings
@@ -72,6 +72,20 @@ def test_candidate_set_has_every_field(calibrated):
     assert found["score"] == pytest.approx(sum(by_id[each] for each in taxon_ids(found["taxa"])))
     assert [entry["position"] for entry in found["taxa"]] == list(range(1, len(found["taxa"]) + 1))
     assert identify(calibrated, jpeg(RED))["candidates"] is None
+
+
+# ---- look-alikes
+
+
+def test_look_alikes_are_taxa_like_those_of_the_ranking(start, sealed):
+    similar = {"rosa-canina": ("crocus-vernus", "rosa-rugosa")}
+    client = start(bundle=sealed(look_alikes=similar, thresholds=Thresholds(species=0.4, genus=0.5)))
+    answer = identify(client, lang="de")
+    found = answer["look_alikes"]
+    assert taxon_ids(found) == ["rosa-rugosa", "crocus-vernus"]
+    assert answer["verdict"]["reason"].endswith(" It is often taken for Rosa rugosa or Crocus vernus.")
+    ranked = {each["taxon_id"]: each for each in answer["predictions"]}
+    assert found == [ranked[each["taxon_id"]] | {"position": at} for at, each in enumerate(found, start=1)]
 
 
 # ---- chosen taxa
