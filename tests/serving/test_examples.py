@@ -1,13 +1,11 @@
 """Reference pictures: listed with a taxon, served with caching, counted in answers."""
 
-import shutil
-
 import pytest
 
 from models.examples import Example
 from serving.access.keys import make_key
 from tests.serving.conftest import ready_service
-from tests.serving.tiny import BLUE, RED, assert_problem, draw, encode, identify, jpeg
+from tests.serving.tiny import RED, assert_problem, draw, encode, identify, jpeg
 
 ROSES = [encode(draw(color), "WEBP") for color in (RED, (200, 40, 40))]
 EXAMPLES = [
@@ -62,17 +60,6 @@ def test_pictures_need_no_key_since_a_page_cannot_send_one_for_them(start, folde
     client = start(bundle=folder, api_keys=key.line)
     assert client.get("/species/rosa-canina/images/0").status_code == 200
     assert client.get("/species/rosa-canina").status_code == 401
-
-
-def test_after_a_refused_reload_the_pictures_are_still_those_of_the_model_that_answers(start, sealed, folder, tmp_path):
-    secret, key = make_key("operator", is_admin=True)
-    live = tmp_path / "live"
-    shutil.copytree(folder, live)
-    client = start(bundle=live, api_keys=key.line)
-    other = sealed(examples=[(EXAMPLES[0][0], encode(draw(BLUE), "WEBP"))])
-    (other / "examples.zip").replace(live / "examples.zip")
-    assert_problem(client.post("/admin/reload", headers={"x-api-key": secret}), 409, "reload_refused")
-    assert client.get("/species/rosa-canina/images/0").content == ROSES[0]
 
 
 def test_a_picture_that_was_written_over_is_not_found(start, sealed):

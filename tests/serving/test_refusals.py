@@ -10,7 +10,7 @@ from PIL import Image
 
 from serving.loaded_bundle import LoadedBundle
 from tests.serving.conftest import wait_until_ready
-from tests.serving.tiny import RED, FakeNetwork, assert_problem, draw, encode, jpeg, post
+from tests.serving.tiny import FakeNetwork, assert_problem, encode, jpeg, post
 
 
 def png_header(width, height):
@@ -46,36 +46,17 @@ def test_a_picture_may_need_540_megabytes_but_not_800(client):
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"just some text", b"GIF89a" + bytes(100), b"%PDF-1.7", b"<svg/>", b"\xff\xd8", b"RIFF\0\0\0\0WAVE", b"\0"],
-    ids=["text", "GIF", "PDF", "SVG", "two bytes of a JPEG", "WAV", "zero"],
-)
-def test_unknown_bytes_are_an_unsupported_format_whatever_their_name(client, data):
-    problem = assert_problem(post(client, data), 415, "unsupported_format")
-    assert problem["index"] == 0
-    assert "JPEG, PNG, WebP, HEIC or AVIF" in problem["detail"]
-
-
-def truncated(data):
-    return data[: len(data) // 2]
-
-
-@pytest.mark.parametrize(
-    "data",
+    ("data", "status", "code"),
     [
-        truncated(jpeg(size=(300, 300))),
-        b"\xff\xd8\xff\xe0" + bytes(50),
-        truncated(encode(Image.effect_noise((90, 90), 90), "PNG")),
-        truncated(encode(draw(RED, (90, 90)), "WEBP")),
-        truncated(encode(Image.effect_noise((90, 90), 90).convert("RGB"), "AVIF")),
-        b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(50),
-        png_header(100, 100),
-        b"\x89PNG\r\n\x1a\n",
+        (b"just some text", 415, "unsupported_format"),
+        (jpeg(size=(300, 300))[:500], 422, "unreadable_image"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(50), 422, "unreadable_image"),
+        (png_header(100, 100), 422, "unreadable_image"),
     ],
-    ids=["JPEG", "JPEG of zeros", "PNG", "WebP", "AVIF", "HEIC", "PNG without pixels", "PNG signature"],
+    ids=["text", "JPEG", "HEIC", "PNG without pixels"],
 )
-def test_damaged_picture_is_unreadable(client, data):
-    assert assert_problem(post(client, data), 422, "unreadable_image")["index"] == 0
+def test_what_is_no_whole_picture_is_refused_at_its_place(client, data, status, code):
+    assert assert_problem(post(client, data), status, code)["index"] == 0
 
 
 def test_too_many_pixels_are_refused_with_the_limit(client):
@@ -87,13 +68,6 @@ def test_too_many_pixels_are_refused_with_the_limit(client):
 def test_one_bad_picture_fails_the_request_and_its_index_is_given(client):
     refused = post(client, jpeg(), jpeg(), b"text", jpeg())
     assert assert_problem(refused, 415, "unsupported_format")["index"] == 2
-
-
-@pytest.mark.parametrize("data", [jpeg(size=(500, 400)), encode(draw(RED), "PNG"), encode(draw(RED), "WEBP")])
-def test_damaged_picture_is_never_an_internal_error(client, data):
-    for at in range(2, len(data), max(1, len(data) // 25)):
-        for damaged in (data[:at], data[:at] + bytes(8) + data[at + 8 :], data[:at] + b"\xff" + data[at + 1 :]):
-            assert post(client, damaged).status_code in {200, 415, 422}
 
 
 # ---- internal errors
