@@ -60,13 +60,6 @@ def test_program_answers_and_says_what_it_did(start, photographs, out):
     assert len(rows_of(out)) == NUM_PHOTOGRAPHS
 
 
-def test_wrong_input_is_one_line(start, tmp_path):
-    code, said = finish(start(tmp_path / "gone"))
-    assert code == 1
-    assert len(said.splitlines()) == 1
-    assert "does not exist" in said
-
-
 def test_a_signal_ends_the_run_and_the_same_command_continues(start, photographs, out):
     process = start(photographs, part_rows=4)
     wait_for_parts(out, 1, process)

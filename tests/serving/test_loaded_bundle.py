@@ -216,25 +216,6 @@ async def test_network_with_other_features_than_the_tables_does_not_start(settin
     loaded.scheduler.close()
 
 
-@in_event_loop
-async def test_network_with_another_answer_to_the_golden_picture_does_not_start(golden_of_a_rose):
-    opener = Opener(golden_of_a_rose)
-    live = LiveBundle(opener(), opener, InProcessDecoder(), opener.metrics)
-    with pytest.raises(BundleError, match="recorded answer to the golden picture"):
-        await live.warm_up()
-    assert not live.is_warm
-    await live.close()
-
-
-@in_event_loop
-async def test_reload_to_a_network_with_another_answer_to_the_golden_picture_is_refused(opener, golden_of_a_rose):
-    async with warm(opener) as live:
-        before, opener.settings = live.current, golden_of_a_rose
-        with pytest.raises(BundleError, match="recorded answer to the golden picture"):
-            await live.reload()
-        assert live.current is before
-
-
 @pytest.mark.parametrize("wrong", [None, "throughput", "latency"])
 @in_event_loop
 async def test_every_session_must_give_the_recorded_answer_to_the_golden_picture(golden_of_a_rose, wrong):

@@ -90,12 +90,6 @@ def test_what_a_reviewer_found_right_is_exported_and_prepared(keep, run, exporte
     assert (tmp_path / "out" / TABLE_FILE).read_text().count(",train,") == 2  # of what tests a network nothing changes
 
 
-def test_a_named_reviewer_needs_no_review_of_their_own_corrections(keep, exported):
-    keep(0, ROSE, person="ann")
-    keep(1, DAISY, person="bob")
-    assert exported()[1] == [("Rosa rugosa", ROSE)]
-
-
 def test_people_agree_only_as_different_keys_about_one_picture(keep, exported):
     for number, (person, picture) in enumerate(
         [("ann", ROSE), ("bob", ROSE), ("ann", DAISY), ("ann", DAISY), ("", DAISY), ("", DAISY)]

@@ -56,26 +56,28 @@ def test_new_and_changed_photographs_are_answered(identify, photographs, out):
     assert len(parts(out)) == 3
 
 
+def rewrite(file, content):
+    """Replaces the content of a file, and keeps its time."""
+    times = file.stat()
+    file.write_bytes(content)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
 def test_failed_photographs_are_tried_again_if_asked(identify, photographs, out):
-    content, times = (photographs / "a.jpg").read_bytes(), (photographs / "a.jpg").stat()
-    (photographs / "a.jpg").write_bytes(bytes(len(content)))
-    os.utime(photographs / "a.jpg", ns=(times.st_atime_ns, times.st_mtime_ns))
+    rewrite(photographs / "a.jpg", bytes(len(jpeg(RED))))
     assert identify() == Outcome.SOME_FAILED
-    (photographs / "a.jpg").write_bytes(content)
-    os.utime(photographs / "a.jpg", ns=(times.st_atime_ns, times.st_mtime_ns))
+    rewrite(photographs / "a.jpg", jpeg(RED))
     assert identify() == Outcome.SOME_FAILED
     assert identify(retry_failed=True) == Outcome.COMPLETE
     assert {row["status"] for row in rows_of(out).values()} == {"ok"}
 
 
 def test_a_plant_of_which_one_photograph_failed_is_tried_again(identify, photographs, out):
-    file, repaired = photographs / "deep" / "d.jpg", jpeg(BLUE)
-    file.write_bytes(bytes(len(repaired)))
-    times = (file.stat().st_atime_ns, file.stat().st_mtime_ns)
+    file = photographs / "deep" / "d.jpg"
+    rewrite(file, bytes(len(jpeg(BLUE))))
     assert identify(group_by="folder") == Outcome.COMPLETE
     assert (rows_of(out)["deep"]["status"], rows_of(out)["deep"]["num_failed"]) == ("ok", 1)
-    file.write_bytes(repaired)
-    os.utime(file, ns=times)
+    rewrite(file, jpeg(BLUE))
     assert identify(retry_failed=True, group_by="folder") == Outcome.COMPLETE
     assert rows_of(out)["deep"]["num_failed"] == 0
 

@@ -152,17 +152,6 @@ def test_a_flag_that_is_not_utf_8_is_one_error(identify, flags):
         identify(**flags)
 
 
-def test_what_is_no_regular_file_is_never_opened(identify, listed, photographs, out):
-    os.mkfifo(photographs / "pipe.jpg")
-    assert identify(out=out / "found") == Outcome.COMPLETE
-    assert list(rows_of(out / "found")) == list(COLORS)
-    named = listed(("path",), ("a.jpg",), ("pipe.jpg",), ("deep",))
-    assert identify(out=out / "listed", list=named) == Outcome.SOME_FAILED
-    rows = rows_of(out / "listed")
-    assert [row["status"] for row in rows.values()] == ["ok", "failed", "failed"]
-    assert "no regular file" in rows["pipe.jpg"]["error"]
-
-
 def test_photographs_of_a_folder_can_be_one_plant(identify, photographs, out):
     draw_photographs(photographs, {"deep/f.jpg": GREEN})
     (photographs / "deep" / "b.jpg").write_bytes(b"nothing")

@@ -55,13 +55,19 @@ class Broken(InProcessDecoder):
         return await super().decode(data, spec, time)
 
 
-def test_a_slow_plant_holds_up_its_own_part_only(photographs, bundle_folder, tmp_path):
+@pytest.fixture
+def work(photographs, bundle_folder, tmp_path):
+    """A command, and where its rows go."""
+    command = IdentifyFolder(photographs=str(photographs), out=str(tmp_path / "out"), bundle=bundle_folder)
+    return command, PartFiles(OutputFolder(tmp_path / "out"), columns(command.k))
+
+
+def test_a_slow_plant_holds_up_its_own_part_only(work, photographs, bundle_folder):
+    command, files = work
     decoder = SlowForRed()
     rows = []
     written = []
     parts = [{each.path: Plant("", (each,))} for each in LocalFolder(photographs).find()]
-    command = IdentifyFolder(photographs=str(photographs), out=str(tmp_path / "out"), bundle=bundle_folder)
-    files = PartFiles(OutputFolder(tmp_path / "out"), columns(command.k))
     loaded = open_bundle(Settings(bundle=bundle_folder), Metrics())
 
     def on_part():
@@ -80,9 +86,8 @@ def test_a_slow_plant_holds_up_its_own_part_only(photographs, bundle_folder, tmp
     loaded.scheduler.close()
 
 
-def test_a_bundle_that_differs_from_that_of_the_run_is_refused(photographs, bundle_folder, tmp_path):
-    command = IdentifyFolder(photographs=str(photographs), out=str(tmp_path / "out"), bundle=bundle_folder)
-    files = PartFiles(OutputFolder(tmp_path / "out"), columns(command.k))
+def test_a_bundle_that_differs_from_that_of_the_run_is_refused(work, bundle_folder):
+    command, files = work
     here = bundle_name(bundle_folder)
 
     async def start(expected):
