@@ -49,12 +49,6 @@ def test_answers_count_the_pictures(client):
     assert counts == dict.fromkeys(counts, 0) | {"rosa-canina": 2}
 
 
-def test_a_bundle_without_pictures_says_so(start):
-    client = start()
-    assert client.get("/species/rosa-canina").json()["images"] == []
-    assert_problem(client.get("/species/rosa-canina/images/0"), 404, "unknown_taxon")
-
-
 def test_pictures_need_no_key_since_a_page_cannot_send_one_for_them(start, folder):
     _, key = make_key("app")
     client = start(bundle=folder, api_keys=key.line)

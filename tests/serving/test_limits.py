@@ -125,26 +125,15 @@ def test_refused_pictures_leave_the_pace_as_it_is(start):
     assert service_time.seconds_per_picture < 50.0
 
 
-def test_not_ready_until_the_warm_up_has_finished(start):
-    session = FakeNetwork()
-    session.hold()
-    client = start(session=session, ready=False)
-    assert session.entered.wait(PATIENCE_S)
-    assert client.get("/health/live").status_code == 200
-    for refused in (client.get("/health/ready"), post(client)):
-        assert_problem(refused, 503, "not_ready")
-        assert refused.headers["retry-after"] == "1"
-    session.free.set()
-    wait_until_ready(client)
-    assert post(client).status_code == 200
-
-
-def test_requests_before_the_service_is_ready_do_not_count_for_the_rate(start):
+def test_not_ready_until_the_warm_up_has_finished_and_what_is_refused_before_does_not_count_for_the_rate(start):
     session = FakeNetwork()
     session.hold()
     client = start(session=session, ready=False, rate_per_minute=0.01, rate_burst=1)
-    for _ in range(3):
-        assert_problem(post(client), 503, "not_ready")
+    assert session.entered.wait(PATIENCE_S)
+    assert client.get("/health/live").status_code == 200
+    for refused in (client.get("/health/ready"), post(client), post(client)):
+        assert_problem(refused, 503, "not_ready")
+        assert refused.headers["retry-after"] == "1"
     session.free.set()
     wait_until_ready(client)
     assert post(client).status_code == 200

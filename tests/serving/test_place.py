@@ -8,7 +8,7 @@ from models.bundle_record import MeasuredCoverage
 from models.place import PlaceRule
 from models.ranking import Thresholds
 from tests.serving.conftest import ready_service
-from tests.serving.tiny import GREEN, TAXA, assert_problem, identify, jpeg, post, tables
+from tests.serving.tiny import GREEN, TAXA, assert_problem, identify, jpeg, post, scores, tables
 from training.bundling.place import Records, count_records
 
 BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
@@ -65,25 +65,26 @@ def test_a_place_changes_the_answer_and_both_opinions_are_shown(client):
     assert (plain["uses_place"], there["uses_place"]) == (False, True)
     assert (plain["place"], there["place"]["used"], there["place"]["code"]) == (None, True, "used")
     assert plain["predictions"][0]["prior"] is None
-    vision = {each["taxon_id"]: each["score"] for each in plain["predictions"]}
-    for each in there["predictions"]:
-        assert each["vision_score"] == pytest.approx(vision[each["taxon_id"]])
-        assert 0.05 <= each["prior"] <= 20
+    assert_both_opinions(there, plain)
     assert "Place or season decided: of 60 plant records" in there["verdict"]["reason"]
     unknown = next(each for each in there["predictions"] if each["taxon_id"] == "crocus")
     assert unknown["prior"] == 1
+
+
+def assert_both_opinions(there, plain):
+    vision = scores(plain)
+    both = [each for each in there["predictions"] if each["taxon_id"] in vision]
+    assert both
+    for each in both:
+        assert each["vision_score"] == pytest.approx(vision[each["taxon_id"]])
+        assert 0.05 <= each["prior"] <= 20
 
 
 @pytest.mark.parametrize("more", [{}, {"taxa": "Rosa"}])
 def test_each_picture_shows_both_opinions_too(client, more):
     plain, there = (identify(client, jpeg(), jpeg(GREEN), **where, **more)["images"] for where in ({}, at(SYDNEY)))
     for without, placed in zip(plain, there, strict=True):
-        vision = {each["taxon_id"]: each["score"] for each in without["predictions"]}
-        both = [each for each in placed["predictions"] if each["taxon_id"] in vision]
-        assert both
-        for each in both:
-            assert each["vision_score"] == pytest.approx(vision[each["taxon_id"]])
-            assert 0.05 <= each["prior"] <= 20
+        assert_both_opinions(placed, without)
         assert {each["vision_score"] for each in without["predictions"]} == {None}
 
 
