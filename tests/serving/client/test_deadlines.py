@@ -137,10 +137,6 @@ def client_threads():
     return [thread for thread in threading.enumerate() if thread.name == "botanify-client"]
 
 
-def wait_until_no_thread_is_left():
-    wait_until(lambda: not client_threads())
-
-
 def test_a_closed_client_has_no_thread_and_says_so():
     client = Client()
     client.close()
@@ -154,7 +150,7 @@ def test_a_closed_client_has_no_thread_and_says_so():
 def test_a_forgotten_client_leaves_no_thread():
     Client()
     gc.collect()
-    wait_until_no_thread_is_left()
+    wait_until(lambda: not client_threads())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of a fork beside threads

@@ -14,9 +14,6 @@ from serving.folder.plants import Plant
 
 SPECIES = {"status": "ok", "verdict_rank": "species", "verdict_name": "Rosa × alba"}
 GENUS = {"status": "ok", "verdict_rank": "genus", "verdict_name": "Rosa"}
-UNCERTAIN = {"status": "ok", "verdict_rank": "uncertain", "verdict_name": None}
-NOTHING = {"status": "ok", "verdict_rank": "not_a_plant", "verdict_name": None}
-FAILED = {"status": "failed", "verdict_rank": None, "verdict_name": None}
 
 
 @pytest.mark.parametrize(
@@ -24,9 +21,9 @@ FAILED = {"status": "failed", "verdict_rank": None, "verdict_name": None}
     [
         (SPECIES, "Rosa × alba"),
         (GENUS, "Rosa"),
-        (UNCERTAIN, "_uncertain"),
-        (NOTHING, "_not_a_plant"),
-        (FAILED, "_failed"),
+        ({"status": "ok", "verdict_rank": "uncertain", "verdict_name": None}, "_uncertain"),
+        ({"status": "ok", "verdict_rank": "not_a_plant", "verdict_name": None}, "_not_a_plant"),
+        ({"status": "failed"}, "_failed"),
         (SPECIES | {"verdict_name": "../x"}, "_x"),
         (SPECIES | {"verdict_name": ".."}, "_"),
     ],
