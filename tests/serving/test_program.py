@@ -85,16 +85,6 @@ def wire(bundle_folder):
     assert not [line for line in running.lines if "Traceback" in line or '"error"' in line]
 
 
-def test_large_upload_is_refused_before_it_is_sent(wire):
-    with socket.create_connection(wire.address()) as connection:
-        connection.sendall(
-            b"POST /identify HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nContent-Length: 40000000\r\n\r\n"
-        )
-        connection.settimeout(PATIENCE_S)
-        answer = connection.recv(65536)
-        assert answer.startswith(b"HTTP/1.1 413")
-
-
 def test_large_upload_sent_anyway_is_refused_and_takes_no_memory(wire):
     def peak_mb():
         return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{wire.process.pid}/status").read_text())[1]) / 1000
