@@ -10,7 +10,6 @@ import structlog
 from litestar.testing import TestClient
 
 from serving.app import create_app
-from serving.errors import NotReady
 from serving.scheduling.scheduler import Scheduler
 from tests.serving.conftest import wait_until_ready
 from tests.serving.program import PATIENCE_S
@@ -173,20 +172,12 @@ async def exchange(app, messages):
     return lines
 
 
-def is_warm(readiness):
-    try:
-        readiness.require_warm()
-    except NotReady:
-        return False
-    return True
-
-
 @in_event_loop
 async def test_network_does_not_run_for_a_client_that_disconnected(settings):
     session = FakeNetwork()
     service = create_app(settings, session=session, decoder=InProcessDecoder())
     async with service.app.lifespan():
-        await until(lambda: is_warm(service.readiness))
+        await until(lambda: service.readiness.is_ready)
         warm_up = session.num_runs
         lines = await exchange(service.app, [{"type": "http.request", "body": jpeg(size=(2000, 2000))}])
     assert lines[-1]["status"] == 499
