@@ -225,8 +225,8 @@ ChosenTaxa = Annotated[
     tuple[Name, ...],
     msgspec.Meta(max_length=50),  # a longer choice is a list that the operator keeps
     Doc(
-        "The taxa that can be the answer, repeated: names of genera, families and species, synonyms, common names, or "
-        "`list:NAME` for a list that the operator keeps"
+        "The taxa that can be the answer, one or more: names of genera, families and species, synonyms, common names, "
+        "or `list:NAME` for a list that the operator keeps"
     ),
 ]
 Language = Annotated[

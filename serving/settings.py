@@ -46,8 +46,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plantnet_api: bool = False
     """Also answer the interface of Pl@ntNet below /v2, so that programs written for it can use this service."""
     corrections: Path | None = None
-    """Folder in which to keep what people say about answers, and those of their pictures that they give; by default
-    nothing is kept. Needs the extra corrections."""
+    """Folder for corrections: what people say about answers, with the pictures that they send again; by default nothing
+    is kept. Needs the extra corrections."""
     corrections_database: str = ""
     """Address of a PostgreSQL database for corrections: postgresql+psycopg://USER:PASSWORD@HOST/NAME; by default an
     SQLite file in that folder."""
@@ -91,7 +91,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline_s: Seconds = 10.0
     """Longest time from the complete upload to the answer, seconds; a client can shorten it with `Prefer: wait=`."""
     upload_s: Seconds = 60.0
-    """Longest time for an upload, seconds; one that is slower than 16 kB per second is refused before."""
+    """Longest time for an upload, seconds; one that is slower than 16 kB per second is refused earlier."""
     decode_s: Seconds = 5.0
     """Processor time for decoding all pictures of a request, seconds; a request that needs more is refused."""
     decode_budget_bytes: Bytes = 512_000_000
@@ -108,7 +108,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """API keys, one per line or separated by commas: NAME HASH [admin], as `python -m serving.access.keys NAME` prints
     them. Without this and a file, no key is needed."""
     api_keys_file: Path | None = None
-    """File with API keys, one per line; without any, no key is valid. Read at the start and on reload."""
+    """File with API keys, one per line; if it has none, no key is valid. Read at the start and on reload."""
     rate_per_minute: Rate | None = None
     """Requests per minute and API key, or per address if the service has no keys; by default unlimited."""
     rate_burst: Count = 20

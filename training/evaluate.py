@@ -69,15 +69,15 @@ class Evaluate(Section, frozen=True, kw_only=True):
     negatives: Path | None = None
     """Pictures that show no plant, a folder or a CSV list: measures how many of them the bundle names as a plant."""
     negatives_split: str = "test"
-    """Of a list with the column `split`, the rows that are used, also for --unknown; export fits on the rows of split
-    fit or train."""
+    """Split whose rows are used, if a list of --negatives or --unknown has the column `split`; export.py fits on the
+    rows fit and train."""
     unknown: Path | None = None
     """Pictures of plants whose species the bundle does not know: measures how many of them it names as a species."""
     out: Path | None = None
     """Folder for the report (JSON), the per-class table and the predictions (CSV), pictures of mistakes, and the
     learning curves of the checkpoint's run."""
     suspects: bool = False
-    """Also list the training pictures whose label is probably wrong in `out` (CSV), and draw the 50 worst. Judged by
+    """Also list the training pictures whose label is probably wrong in --out (CSV), and draw the 50 worst. Judged by
     the features of the checkpoint, or of the bundle without one."""
     workers: WholeNumber = 2
     """Loader processes; 0 loads in the main process."""

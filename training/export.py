@@ -81,7 +81,7 @@ class Export(Section, frozen=True, kw_only=True):
     name: str = ""
     """Name of the model; default: that of the data folder."""
     model_version: str = ""
-    """Version of the model; default: 1.0.0, or the next after the last bundle of this name beside `out`, as 1.1.0."""
+    """Version of the model; default: 1.0.0, or the next after the last bundle of this name beside --out, as 1.1.0."""
     description: str = ""
     """What the model names and for whom, in a sentence that the page shows; default: the size of the data."""
     precision: tuple[Precision, ...] = ("fp32",)
@@ -99,9 +99,9 @@ class Export(Section, frozen=True, kw_only=True):
     """Pictures that show no plant: folders, or CSV lists as for training/train.py. The bundle can then tell plants from
     other things; a few hundred pictures of many kinds are enough."""
     unknown: tuple[Path, ...] = ()
-    """Plants that the network does not know, which it was not trained with either: folders, or CSV lists, of one source
-    each, with the column scientific_name. They teach the bundle what to leave unnamed, and those of a quarter of their
-    genera measure how often it names them all the same; a thousand of a few hundred genera are enough."""
+    """Pictures of plants that the network does not know and was not trained with: for each source a folder, or a CSV
+    list with the column scientific_name. They teach the bundle what to leave unnamed. Those of a quarter of the genera
+    measure how often it names them all the same. A thousand pictures of a few hundred genera are enough."""
     examples: Annotated[int, msgspec.Meta(ge=0, le=10)] = 0
     """Reference pictures of each taxon to put into the bundle, small, from training pictures whose license allows it;
     the service shows them beside its answers."""

@@ -8,8 +8,8 @@ It starts the programs that stand beside it, one after another: download, prepar
 step reads what the step before has left in OUT. The same command continues a run that was interrupted. For several GPUs
 it starts torchrun. Like train.py it exits with 75 after SIGTERM, so that a scheduler starts it again.
 
-A message of a step may name a flag that this program does not have. A flag of the training is a key of the recipe: give
---recipe a copy that has it. For another step, run its printed command with the flag, and then this one again.
+A message of a step may name a flag that this program does not have. A flag of train.py is a key of the recipe: give
+--recipe a copy that sets it. For another step, run its printed command with the flag, and then this one again.
 """
 
 import os

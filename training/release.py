@@ -1,10 +1,10 @@
 """Program: compares bundles, and decides which one answers.
 
 Commands:
-  python training/release.py compare OLD NEW --data DATA            both bundles on one frozen set of pictures
+  python training/release.py compare OLD NEW --data DATA            measures both on one frozen set of pictures
   python training/release.py promote BUNDLE REGISTRY --data DATA    makes it the current bundle, if it is not worse
-  python training/release.py rollback REGISTRY                      goes back to the bundle before
-  python training/release.py list REGISTRY                          the bundles and the history
+  python training/release.py rollback REGISTRY                      goes back to the bundle before it
+  python training/release.py list REGISTRY                          lists the bundles and the history
 """
 
 import os

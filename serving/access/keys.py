@@ -115,7 +115,7 @@ class MakeKey(msgspec.Struct, frozen=True):
     """Creates an API key and prints it with the line to store."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """Identifies the holder in the log: letters, digits, dots, dashes, underscores."""
+    """Name of the holder in the log: letters, digits, dots, dashes, underscores."""
     admin: tyro.conf.FlagCreatePairsOff[bool] = False
     """Allow admin calls too, such as a reload of the bundle."""
 

@@ -19,7 +19,7 @@ from serving.schemas import Identification, Parameters
 
 
 class Ask(Parameters, frozen=True, kw_only=True):
-    """Asks a service which plant the photographs show; several photographs show one plant."""
+    """Asks a service which plant the photographs show; all photographs of a call show one plant."""
 
     photographs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """One to five picture files."""

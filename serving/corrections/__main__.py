@@ -1,12 +1,12 @@
-"""Program: what people said about answers, for training and to look at.
+"""Program: lists, reviews and exports corrections, which are what people said about answers.
 
 Commands:
-  python -m serving.corrections list DIR                                  one line each
+  python -m serving.corrections list DIR                                  prints a line for each
   python -m serving.corrections review DIR ID... --reviewer ann           notes that they are right (or --wrong)
-  python -m serving.corrections export DIR --reviewer ann --out NEW       pictures and a table for prepare.py table
-  python -m serving.corrections report DIR                                where the model and people disagree
-  python -m serving.corrections backup DIR --out NEW                      a copy, while services go on
-  python -m serving.corrections delete DIR ID...                          with their pictures
+  python -m serving.corrections export DIR --reviewer ann --out NEW       writes what prepare.py table reads
+  python -m serving.corrections report DIR                                counts where the model and people disagree
+  python -m serving.corrections backup DIR --out NEW                      copies them while services go on
+  python -m serving.corrections delete DIR ID...                          deletes them with their pictures
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Photographs of plants that a bundle does not know: what they teach its tables, and what they say of its names.
+"""Photographs of plants that a bundle does not know (strangers): what they teach its tables and say of its names.
 
 A quarter of their genera judges the bundle and is in no fit. Of the others, plants of unknown genera teach familiarity
 what a stranger is. All of them stand among the calibration plants when the thresholds are fitted, so that the promise

@@ -1,4 +1,4 @@
-"""Lists pictures that are no class of the network: things, and unknown plants. Training and export read them alike.
+"""Lists pictures that are no class of the network: negatives, and unknown plants. Training and export read them alike.
 
 They are given as folders of pictures, or as CSV lists.
 """
