@@ -60,7 +60,7 @@ def test_accuracy_is_that_of_the_bundle():
     top1 = next(metric for metric in record["metrics"] if metric["name"] == "top1_taxon")
     low, high = top1["interval_95"]
     assert f"{top1['value']:.1%}".replace("%", " %") in shown("right species")
-    assert f"of {top1['num_pictures']} test" in shown("right species")
+    assert f"of {top1['num_pictures']:,} test" in shown("right species")
     assert f"{100 * low:.1f} to {100 * high:.1f} %" in shown("right species")
 
 
