@@ -17,7 +17,9 @@ from PIL import Image, ImageDraw
 from models.network import PlantNetwork
 from tests.make import ROOT, ran
 from tests.models.tiny import species, taxonomy_of
+from tests.training.dataset.labeled import picture
 from training.dataset.manifest import Manifest, SourceNote, write_manifest
+from training.dataset.selection import manifest_columns
 from training.engine.device import choose_device
 from training.engine.loop import Trainer
 from training.loading.data import training_loader
@@ -37,23 +39,23 @@ def draw(color, shape, variant, size=(80, 64)):
     """A picture of a colored shape on a noisy background; `variant` seeds its position."""
     random = np.random.default_rng(variant)
     meadow = np.array([90, 140, 80]) + random.integers(-30, 30, (size[1], size[0], 1))
-    picture = Image.fromarray(np.broadcast_to(meadow, (size[1], size[0], 3)).astype(np.uint8))
+    drawn = Image.fromarray(np.broadcast_to(meadow, (size[1], size[0], 3)).astype(np.uint8))
     left, top = (int(random.integers(2, side // 3)) for side in size)
     right, bottom = left + size[0] // 2, top + size[1] // 2
-    pen = ImageDraw.Draw(picture)
+    pen = ImageDraw.Draw(drawn)
     if shape == "polygon":
         pen.polygon([(left, bottom), (right, bottom), ((left + right) / 2, top)], fill=color)
     else:
         getattr(pen, shape)((left, top, right, bottom), fill=color)
-    return picture
+    return drawn
 
 
 def write_pictures(root, per_class=12, flowers=FLOWERS):
     """Writes a folder of JPEGs for each flower."""
     for number, (name, (color, shape)) in enumerate(flowers.items()):
         (root / name).mkdir(parents=True)
-        for picture in range(per_class):
-            draw(color, shape, 1000 * number + picture).save(root / name / f"{picture:02}.jpg", quality=92)
+        for at in range(per_class):
+            draw(color, shape, 1000 * number + at).save(root / name / f"{at:02}.jpg", quality=92)
     return root
 
 
@@ -186,31 +188,13 @@ def make_taxonomy(num_outputs):
 def write_data(folder, root, pictures, taxonomy, groups=None, **more):
     """Writes a manifest of (path below root, output key, split), without prepare; every picture is its own group.
 
-    `more` has the columns that differ from empty ones.
+    `more` has the columns that differ from those of `picture`.
     """
-    size = len(pictures)
-    columns = {
-        "picture_id": [f"{key.partition(':')[0]}:{path}" for path, key, _ in pictures],
-        "source": [key.partition(":")[0] for _, key, _ in pictures],
-        "path": [path for path, _, _ in pictures],
-        "shard": [""] * size,
-        "offset": [0] * size,
-        "length": [1] * size,
-        "label": [key for _, key, _ in pictures],
-        "split": [split for _, _, split in pictures],
-        "group": groups or [path for path, _, _ in pictures],
-        "licence": [""] * size,
-        "author": [""] * size,
-        "taken_on": [None] * size,
-        "latitude": [None] * size,
-        "longitude": [None] * size,
-        "sha256": ["0" * 64] * size,
-        "width": [80] * size,
-        "height": [64] * size,
-        **more,
-    }
-    sources = {source: SourceNote(str(root)) for source in columns["source"]}
-    write_manifest(folder, columns, taxonomy, sources)
+    labeled = [picture(f"{key.partition(':')[0]}:{path}", key) for path, key, _ in pictures]
+    splits = [split for _, _, split in pictures]
+    columns = manifest_columns(labeled, splits, groups or [path for path, _, _ in pictures])
+    sources = {each.source: SourceNote(str(root)) for each in labeled}
+    write_manifest(folder, columns | more, taxonomy, sources)
     return folder
 
 

@@ -4,10 +4,7 @@ import hashlib
 
 from models.preprocess import upright_size
 from tests.models.pictures import encode, exif
-from tests.training.dataset.labeled import picture
-from tests.training.small import draw, make_taxonomy
-from training.dataset.manifest import SourceNote, write_manifest
-from training.dataset.selection import manifest_columns
+from tests.training.small import draw, make_taxonomy, write_data
 
 COLORS = ("crimson", "royalblue", "gold", "orchid")
 
@@ -21,20 +18,16 @@ def picture_bytes(variant=0, size=(80, 64), image_format="JPEG", orientation=1):
 
 def write_prepared(folder, pictures):
     """Writes a data folder of (path, split, bytes), the pictures in `folder/pictures`."""
-    root = folder / "pictures"
+    for path, _, data in pictures:
+        (folder / "pictures" / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "pictures" / path).write_bytes(data)
     taxonomy = make_taxonomy(2)
-    labeled = []
-    for number, (path, _, data) in enumerate(pictures):
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(data)
-        width, height = upright_size(data)
-        sha256 = hashlib.sha256(data).hexdigest()
-        facts = {"num_bytes": len(data), "sha256": sha256, "width": width, "height": height}
-        labeled.append(picture(f"drawn:{path}", taxonomy.output_keys[number % 2], facts=facts, license="CC0"))
+    rows = [(path, taxonomy.output_keys[number % 2], split) for number, (path, split, _) in enumerate(pictures)]
+    contents = [data for _, _, data in pictures]
+    width, height = zip(*map(upright_size, contents), strict=True)
+    facts = {"length": [*map(len, contents)], "sha256": [hashlib.sha256(data).hexdigest() for data in contents]}
     groups = [f"plant {number // 2}" for number in range(len(pictures))]
-    columns = manifest_columns(labeled, [split for _, split, _ in pictures], groups)
-    write_manifest(folder, columns, taxonomy, {"drawn": SourceNote("pictures", "Drawn.")})
-    return folder
+    return write_data(folder, "pictures", rows, taxonomy, groups, **facts, width=width, height=height)
 
 
 def write_mixed(folder, num_train=24, size=(120, 96)):
