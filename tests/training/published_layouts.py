@@ -13,7 +13,6 @@ import shutil
 import tarfile
 import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from PIL import Image
 
@@ -68,22 +67,15 @@ class Fault:
     original: str = ""
 
 
-@dataclass(frozen=True)
-class Written:
-    root: Path
-    collection: Path
-    faults: list[Fault]
-
-
 def write_published_layouts(root):
-    """Writes the three data sets, their faults, and a collection of them."""
+    """Writes the three data sets, their faults, and a collection of them; returns the faults."""
     faults = [*write_inaturalist(root), *write_plantnet(root), *write_house_plants(root)]
     faults += add_copies(root)
     write_taxon_file(root / "taxon.tsv")
-    collection = root / "collection.toml"
     mapped = species_name(HOUSE[1])
-    collection.write_text(COLLECTION.format(num_outputs=NUM_OUTPUTS, common=mapped.common_name, scientific=mapped.name))
-    return Written(root, collection, faults)
+    text = COLLECTION.format(num_outputs=NUM_OUTPUTS, common=mapped.common_name, scientific=mapped.name)
+    (root / "collection.toml").write_text(text)
+    return faults
 
 
 def draw(file, species, picture):

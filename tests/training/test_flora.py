@@ -193,16 +193,16 @@ KILLS = {"download": (0.5, 1, 2), "prepare": (4, 6, 8), "train": (6, 9), "export
 def published(tmp_path_factory):
     """A flora of drawn plants whose archives lie on a server, and the address of the server."""
     root = tmp_path_factory.mktemp("published")
-    written = write_published_layouts(root / "unpacked")
+    write_published_layouts(root / "unpacked")
     (root / "site").mkdir()
-    site = write_archives(written.root, root / "site")
+    site = write_archives(root / "unpacked", root / "site")
     text = (site / "collection.toml").read_text()
     parts = [f"https://example.org/{name}.tar.gz" for name in ("train", "val", "train.json", "val.json")]
     files = {"inat2021": parts, "plantnet300k": ["https://example.org/plantnet_300K.zip"]}
     files["house_plants"] = ["https://example.org/house_plants.tar"]
     for name, addresses in files.items():
         text = text.replace(f"[sources.{name}]", f"[sources.{name}]\nfiles = {addresses}")
-    (root / "collection.toml").write_text(text.replace("taxon.tsv", str(written.root / "taxon.tsv")))
+    (root / "collection.toml").write_text(text.replace("taxon.tsv", str(root / "unpacked" / "taxon.tsv")))
     (root / "flora.toml").write_text(FLORA.format(collection=root / "collection.toml", recipe=RECIPE))
     contents = {f"/{path.relative_to(site)}": path.read_bytes() for path in site.rglob("*") if path.is_file()}
     server = FileServer(contents)

@@ -30,8 +30,8 @@ PLACES = ("sha256", "shard", "offset", "length", "width", "height")
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
     root = tmp_path_factory.mktemp("unpacked")
-    written = write_published_layouts(root)
-    prepare(Sources(collection=written.collection, root=root, out=root / "data", workers=1))
+    write_published_layouts(root)
+    prepare(Sources(collection=root / "collection.toml", root=root, out=root / "data", workers=1))
     return root
 
 
