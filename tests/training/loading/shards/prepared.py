@@ -6,6 +6,7 @@ from models.preprocess import upright_size
 from tests.models.pictures import encode, exif
 from tests.training.small import draw, make_taxonomy, write_data
 
+OPTIONS = {"short_side_px": 64, "shard_mb": 0.02, "workers": 1}
 COLORS = ("crimson", "royalblue", "gold", "orchid")
 
 

@@ -7,38 +7,22 @@ import pytest
 
 from models.errors import DataError, InputError
 from models.preprocess import upright_size
-from tests.make import kill_when, ran
-from tests.training.loading.shards.prepared import hashes, picture_bytes, write_mixed, write_prepared
+from tests.make import ran
+from tests.training.loading.shards.prepared import OPTIONS, hashes, picture_bytes, write_prepared
 from tests.training.small import require_one_line
 from training.dataset.manifest import Manifest
 from training.loading.shards import Pack, pack
 from training.loading.storage import PictureStore
 
-OPTIONS = {"short_side_px": 64, "shard_mb": 0.02, "workers": 1}
-PROGRAM = """
+ON_A_FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from models.program import clear_errors
 from training.loading.shards import Pack, pack
-data, out, most_bytes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-if most_bytes:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))  # Python ignores the signal: as a full disk
+resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))  # Python ignores the signal: as a full disk
 with clear_errors():
-    pack(Pack(data=data, out=out, short_side_px=64, shard_mb=0.02, workers=1))
+    pack(Pack(data=Path(sys.argv[1]), out=Path(sys.argv[2]), short_side_px=64, workers=1))
 """
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    return write_mixed(tmp_path_factory.mktemp("prepared"))
-
-
-@pytest.fixture(scope="module")
-def packed(prepared, tmp_path_factory):
-    """Never to be written to."""
-    out = tmp_path_factory.mktemp("packed") / "data"
-    pack(Pack(data=prepared, out=out, **OPTIONS))
-    return out
 
 
 def test_packed_rows_describe_the_same_pictures(prepared, packed):
@@ -91,7 +75,7 @@ def test_packing_again_writes_no_shard(prepared, packed, tmp_path):
     assert hashes(copied) == before
 
 
-@pytest.mark.parametrize("option", [{"quality": 80}, {"short_side_px": 60}, {"shard_mb": 0.03}, {"seed": 1}])
+@pytest.mark.parametrize("option", [{"quality": 91}, {"short_side_px": 65}, {"shard_mb": 0.021}, {"seed": 1}])
 def test_a_folder_with_other_options_is_refused(prepared, packed, tmp_path, option):
     copied = shutil.copytree(packed, tmp_path / "data")
     (copied / "manifest.parquet").unlink()  # as when not all of it is there yet
@@ -125,15 +109,18 @@ def test_a_malformed_part_is_refused(prepared, tmp_path, part):
 
 
 @pytest.mark.parametrize("lost", ["tar", "parquet", "cut"])
-def test_a_lost_file_is_packed_again(prepared, packed, tmp_path, lost):
+def test_a_lost_file_is_packed_again_and_what_a_killed_run_left_is_removed(prepared, packed, tmp_path, lost):
     copied = shutil.copytree(packed, tmp_path / "data")
     before = hashes(copied)
+    written_at = {path: path.stat().st_mtime_ns for path in copied.glob("*.tar")}
+    (copied / ".train-00001.tar.123.part").write_bytes(b"half of it")
     if lost == "cut":
         os.truncate(copied / "train-00001.tar", 1000)
     else:
         (copied / f"train-00001.{lost}").unlink()
     assert pack(Pack(data=prepared, out=copied, **OPTIONS)).num_written == 1
     assert hashes(copied) == before
+    assert [path.name for path, at_ns in written_at.items() if path.stat().st_mtime_ns != at_ns] == ["train-00001.tar"]
 
 
 def test_a_changed_picture_is_an_error_and_leaves_no_partial_file(tmp_path):
@@ -146,29 +133,11 @@ def test_a_changed_picture_is_an_error_and_leaves_no_partial_file(tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.slow
-def test_a_killed_run_is_continued_to_the_same_bytes(tmp_path):
-    large = [picture_bytes(variant, (1500, 1100)) for variant in range(4)]
-    pictures = [(f"{number}.jpg", "train", large[number % 4]) for number in range(60)]
-    data = write_prepared(tmp_path / "data", pictures)
-    pack(Pack(data=data, out=tmp_path / "whole", **OPTIONS))
-    out = tmp_path / "killed"
-    kill_when(lambda: len(list(out.glob("train-*.parquet"))) >= 3, sys.executable, "-c", PROGRAM, data, out, 0)
-    done = {path.name: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
-    (out / ".train-00005.tar.123.part").write_bytes(b"what a killed run leaves")
-    assert 3 <= len(done) < len(list((tmp_path / "whole").glob("*-*.parquet")))
-    assert not (out / "manifest.parquet").exists()
-    again = pack(Pack(data=data, out=out, **OPTIONS))
-    assert hashes(out) == hashes(tmp_path / "whole")
-    assert again.num_written == again.num_shards - len(done)
-    assert all((out / name).stat().st_mtime_ns == time_ns for name, time_ns in done.items())
-
-
 @pytest.mark.untraced
 def test_a_full_disk_is_one_line_and_leaves_no_partial_shard(tmp_path):
     pictures = [("a.jpg", "train", picture_bytes(0, (40, 40))), ("b.png", "test", picture_bytes(0, (200, 200), "PNG"))]
     data = write_prepared(tmp_path / "data", pictures)
-    ended = ran(sys.executable, "-c", PROGRAM, data, tmp_path / "out", 30_000)
+    ended = ran(sys.executable, "-c", ON_A_FULL_DISK, data, tmp_path / "out")
     assert ended.returncode == 1
     require_one_line(ended.stderr, "file_system")
     assert "test-00000.tar" in ended.stderr
