@@ -12,7 +12,6 @@ from tests.make import ran
 from tests.training.small import (
     FLOWERS,
     draw,
-    prepare_flowers,
     prepare_folder,
     require_one_line,
     run_main,
@@ -47,30 +46,6 @@ def rejected(data):
     return {entry["picture"].rpartition("/")[2]: entry for entry in report["left_out"]}
 
 
-def test_a_class_folder_may_give_both_names_or_either_alone(data):
-    taxa = {taxon.taxon_id: taxon for taxon in Manifest(data).taxonomy.taxa}
-    assert taxa["rosa-rubra"].scientific_name == "Rosa rubra"
-    assert taxa["rosa-rubra"].common_names == ("Red rose",)
-    assert (taxa["iris-caerulea"].scientific_name, taxa["iris-caerulea"].rank) == ("Iris caerulea", "species")
-    assert taxa["iris-caerulea"].common_names == ()
-    buttercup = taxa["buttercup"]
-    assert (buttercup.scientific_name, buttercup.rank, buttercup.genus) == ("Buttercup", "species", "")
-
-
-def test_a_table_gives_names_family_license_and_author(tmp_path):
-    draw("crimson", "ellipse", 1).save(tmp_path / "a.png")
-    draw("crimson", "ellipse", 2).save(tmp_path / "b.png")
-    columns = ("common_name", "genus", "family", "licence", "author")
-    rows = [("a.png", "Rosa rubra", "Red rose", "Rosa", "Rosaceae", "CC0", "Ada"), ("b.png", "Rosa rubra")]
-    prepare_table(tmp_path, rows, columns, source="mine", license="CC BY 4.0")
-    manifest = Manifest(tmp_path / "data")
-    (taxon,) = manifest.taxonomy.taxa
-    assert (taxon.genus, taxon.family, taxon.common_names) == ("Rosa", "Rosaceae", ("Red rose",))
-    assert manifest.taxonomy.output_keys == ("mine:rosa-rubra",)
-    assert manifest.table["licence"].to_pylist() == ["CC0-1.0", "CC-BY-4.0"]
-    assert manifest.table["author"].to_pylist() == ["Ada", ""]
-
-
 def test_the_columns_of_path_and_name_can_be_named(tmp_path, monkeypatch):
     draw("crimson", "ellipse", 1).save(tmp_path / "a.png")
     write_table(tmp_path / "list.csv", [("a.png", "Rosa rubra")], ("filename", "label"))
@@ -78,39 +53,6 @@ def test_the_columns_of_path_and_name_can_be_named(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["prepare.py", "table", str(tmp_path / "list.csv"), *flags])
     main()
     assert Manifest(tmp_path / "data").taxonomy.taxa[0].scientific_name == "Rosa rubra"
-
-
-def test_what_cannot_be_used_is_listed_with_its_reason(tmp_path):
-    root = write_pictures(tmp_path / "flowers", per_class=4)
-    folder = root / "Iris caerulea"
-    whole = (folder / "00.jpg").read_bytes()
-    (folder / "broken.jpg").write_bytes(whole[: len(whole) // 2])
-    (folder / "page.jpg").write_bytes(b"<!doctype html><title>404</title>")
-    (folder / "notes").write_text("blooms in May")
-    (folder / "zz_copy.jpg").write_bytes(whole)
-    (folder / "list.txt").write_text("clearly no picture")
-    report = prepare_folder(root, tmp_path / "data")
-    found = rejected(tmp_path / "data")
-    codes = {name: entry["code"] for name, entry in found.items()}
-    assert codes == {
-        "broken.jpg": "unreadable_image",
-        "page.jpg": "unsupported_format",
-        "notes": "unsupported_format",
-        "zz_copy.jpg": "copy",
-        "list.txt": "not_a_picture",
-    }
-    assert all(entry["reason"] for entry in found.values())
-    assert "00.jpg" in found["zz_copy.jpg"]["reason"]
-    assert report.num_pictures == len(Manifest(tmp_path / "data")) == 12
-
-
-def test_of_two_copies_the_published_test_picture_stays(tmp_path):
-    draw("gold", "ellipse", 1).save(tmp_path / "a.png")
-    shutil.copy(tmp_path / "a.png", tmp_path / "b.png")
-    draw("gold", "ellipse", 2).save(tmp_path / "c.png")
-    rows = [("a.png", "Rosa rubra", "train"), ("b.png", "Rosa rubra", "test"), ("c.png", "Rosa rubra", "train")]
-    prepare_table(tmp_path, rows, ["split"])
-    assert split_of_each(tmp_path / "data") == {"b.png": "test", "c.png": "train"}
 
 
 def test_a_copy_of_a_test_picture_takes_its_whole_observation_out_of_training(tmp_path):
@@ -158,24 +100,6 @@ def test_leaves_on_paper_of_another_species_stay_and_are_told_as_one_picture_wit
     assert f"Same picture, or nearly, with two names: 1 ({' = '.join(names)})" in capsys.readouterr().out
 
 
-def test_each_class_gives_its_share_to_test_and_validation(tmp_path):
-    data = prepare_flowers(tmp_path, per_class=20)
-    splits = Counter((path.partition("/")[0], split) for path, split in split_of_each(data).items())
-    for name in FLOWERS:
-        assert (splits[name, "train"], splits[name, "validation"], splits[name, "test"]) == (16, 2, 2)
-
-
-def test_published_splits_stay(pictures, tmp_path):
-    published = {path: ("train", "val", "test")[at % 3] for at, path in enumerate(sorted(pictures.rglob("*.jpg")))}
-    rows = [(path, path.parent.name, split) for path, split in published.items()]
-    # The drawings are so simple that some have near hashes; here none may be left out as a near copy.
-    prepare_table(tmp_path, rows, ["split"], near_copy_bits=0)
-    manifest = Manifest(tmp_path / "data")
-    splits = manifest.table["split"].to_pylist()
-    found = {manifest.path(row).resolve(): split for row, split in enumerate(splits)}
-    assert found == {path: {"val": "validation"}.get(split, split) for path, split in published.items()}
-
-
 def test_pictures_of_one_plant_share_a_split(pictures, tmp_path):
     paths = sorted(pictures.rglob("*.jpg"))
     rows = [(path, path.parent.name, f"plant {at // 3}") for at, path in enumerate(paths)]
@@ -217,20 +141,11 @@ def test_photographs_of_a_moment_are_one_plant_and_folders_have_dates_places_and
     )
 
 
-HEADER, ROW = "path,scientific_name\n", "a.png,Rosa rubra\n"
 # Files of a source that cannot be prepared, the arguments that name it, part of the expected message, and its code.
 BROKEN = {
     "no folder": ({}, "folder nowhere", "no such folder"),
-    "no list": ({}, "table nowhere.csv", "(got No such file"),
-    "no column": ({"list.csv": f"path,name\n{ROW}"}, "table list.csv", "lacks the column scientific_name"),
-    "empty name": ({"list.csv": f"{HEADER}{ROW}a.png, \n"}, "table list.csv", "line 3"),
     "no pictures": ({"flowers/Rosa/notes.txt": "none yet"}, "folder flowers", "holds no pictures"),
-    "no UTF-8": (
-        {"list.csv": f"{HEADER}a.png,Gänseblümchen\n".encode("latin-1")},
-        "table list.csv",
-        "expected text in UTF-8",
-    ),
-    "no Latin name": ({"list.csv": f"{HEADER}a.png,Подсолнух\n"}, "table list.csv", "Latin letters"),
+    "no Latin name": ({"list.csv": "path,scientific_name\na.png,Подсолнух\n"}, "table list.csv", "Latin letters"),
     "colon in its name": ({}, "table list.csv --source a:b", "without a colon", "bad_recipe"),
 }
 

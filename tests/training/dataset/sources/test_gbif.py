@@ -2,7 +2,6 @@
 
 import csv
 import re
-import sys
 import zipfile
 from xml.sax.saxutils import quoteattr
 
@@ -10,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.errors import DataError
-from tests.make import kill_when, ran
 from tests.serving.tiny import encode
 from tests.training.dataset.file_server import FileServer
 from training.dataset.sources import gbif, photographs
@@ -202,23 +200,3 @@ def test_a_download_that_cannot_be_used_is_one_error(tmp_path, monkeypatch, cont
         download.write_bytes(content)
     with pytest.raises(DataError, match=what):
         import_download(download, tmp_path / "data", ["cc0"] if content == "other" else [])
-
-
-def test_a_killed_run_ends_as_an_undisturbed_one(server, tmp_path):
-    code = (
-        "import sys; from pathlib import Path; from training.dataset.sources import gbif; gbif._PAUSE_S = 0.05\n"
-        "gbif.import_download(Path(sys.argv[1]), Path(sys.argv[2]))"
-    )
-    with server.running() as url:
-        download = simple(tmp_path, url)
-        command = [sys.executable, "-c", code, download, tmp_path / "killed"]
-        kill_when(lambda: len(server.asked) > 5, *command)
-        assert len(list((tmp_path / "killed" / "photographs").glob("*.jpg"))) < 20
-        ran(*command, check=True)
-        import_download(download, tmp_path / "whole")
-    ends = [
-        {path.name: path.read_bytes() for path in sorted((tmp_path / name).rglob("*")) if path.is_file()}
-        for name in ("killed", "whole")
-    ]
-    assert ends[0] == ends[1]
-    assert len(ends[0]) == 21

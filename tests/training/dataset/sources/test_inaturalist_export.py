@@ -79,17 +79,6 @@ def test_an_empty_license_reserves_all_rights_whatever_the_command_says_of_other
     assert [row["licence"] for row in kept if row["path"].endswith("2.png")] == [expected]
 
 
-def test_a_failed_download_is_tried_again_and_a_second_run_asks_for_nothing(server, tmp_path):
-    server.faults = ["cut", (503, "1")]
-    with server.running() as url:
-        export = write(tmp_path / "observations.csv", [observation(1, url=f"{url}/1/medium.jpg")])
-        for _ in range(2):
-            imported = import_observations(export, tmp_path / "data")
-            assert (imported.num_pictures, imported.left_out.total()) == (1, 0)
-    assert len(server.asked) == 3
-    assert [path.read_bytes() for path in tmp_path.glob("data/photographs/*")] == [PICTURES["/1/medium.jpg"]]
-
-
 def test_one_photograph_a_second_is_asked_for(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(inaturalist_export, "import_photographs", lambda *_, **options: asked.append(options))
