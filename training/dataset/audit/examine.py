@@ -114,7 +114,11 @@ def examine(
         DataError: The cache cannot be used, or a process died.
     """
     files = [str(file.absolute()) for _, file in pictures]
-    outcomes, stamps = _stamp_files(list(dict.fromkeys(files)))
+    unique = list(dict.fromkeys(files))
+    with ThreadPool(_STAMPING_THREADS) as threads:
+        found = dict(zip(unique, threads.map(_stamp, unique, _STAMPS_CHUNK), strict=True))
+    outcomes: dict[str, Outcome] = {file: each for file, each in found.items() if isinstance(each, Failure)}
+    stamps = {file: each for file, each in found.items() if not isinstance(each, Failure)}
     with _results_cache(cache) as database:
         for path, num_bytes, mtime_ns, outcome in database.execute("SELECT * FROM pictures"):
             if stamps.get(path) == (num_bytes, mtime_ns):
@@ -148,19 +152,6 @@ def usable(picture_id: str, outcome: Outcome, min_side_px: int) -> ImageInfo | L
         reason = f"its shorter side is {side_px} px; at least {min_side_px} px are required"
         return LeftOut(picture=picture_id, code="too_small", reason=reason)
     return outcome
-
-
-def _stamp_files(files: Sequence[str]) -> tuple[dict[str, Outcome], dict[str, FileStamp]]:
-    """Returns the failures of files whose metadata cannot be read, and the stamps of the others."""
-    failures: dict[str, Outcome] = {}
-    stamps: dict[str, FileStamp] = {}
-    with ThreadPool(_STAMPING_THREADS) as threads:
-        for file, found in zip(files, threads.map(_stamp, files, _STAMPS_CHUNK), strict=True):
-            if isinstance(found, Failure):
-                failures[file] = found
-            else:
-                stamps[file] = found
-    return failures, stamps
 
 
 def _stamp(file: str) -> FileStamp | Failure:
