@@ -10,7 +10,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
@@ -36,6 +36,11 @@ def clean_context(*preloaded: str) -> BaseContext:
     context.set_forkserver_preload([*preloaded, "training.frozen"])
     _start_server()
     return context
+
+
+def worker_pool(workers: int, *preloaded: str) -> ProcessPoolExecutor:
+    """Returns a pool of so many processes of `clean_context`, which end with this one."""
+    return ProcessPoolExecutor(workers, mp_context=clean_context(*preloaded), initializer=end_with_parent)
 
 
 def _start_server() -> None:
@@ -84,7 +89,7 @@ def in_order(
             yield from waiting.popleft().result()
 
 
-def end_with_parent(_worker: int = 0) -> None:
+def end_with_parent() -> None:
     """Initializer of a worker process: it exits on SIGTERM and Ctrl-C, or when its parent has ended for any reason.
 
     PyTorch's watchdog checks the operating system's parent. That is the fork server, which runs as long as its workers.

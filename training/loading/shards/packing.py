@@ -10,7 +10,6 @@ pictures are reduced once, instead of in every epoch; a small one is copied, nev
 import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -29,9 +28,8 @@ from models.errors import DataError, PictureError, some_of
 from models.exif import exif_orientation
 from models.preprocess import open_picture, read_picture, sniff_format
 from models.program import read_part, tell_next
-from training.dataset.manifest import MANIFEST_FILE, Manifest, write_manifest
+from training.dataset.manifest import MANIFEST_FILE, Manifest
 from training.loading.shards.shard_files import (
-    STORED_COLUMNS,
     PackOptions,
     Shard,
     ShardPlan,
@@ -41,9 +39,10 @@ from training.loading.shards.shard_files import (
     make_plan,
     plans_in,
     read_index,
+    write_packed_manifest,
     write_shard,
 )
-from training.processes import clean_context, end_with_parent, in_order
+from training.processes import in_order, worker_pool
 
 # A JPEG is decoded at 1/2, 1/4 or 1/8 if its side then is still this many times the wanted one. The mean error against
 # a full decode is 0.4 of 255, while quality 90 alone costs 2 to 3, and camera files are packed 2 to 3 times as fast.
@@ -183,7 +182,11 @@ def pack(command: Pack) -> PackSummary:
     _write_shards(command, pending, manifest, plan)
     missing = [shard for shard in plan.shards if not is_complete(command.out, shard, plan)]
     if not missing:
-        _write_joint_manifest(command.out, manifest, plan)
+        tables = [
+            read_index(command.out, shard).append_column("shard", pa.repeat(shard.name, len(shard.rows)))
+            for shard in plan.shards
+        ]
+        write_packed_manifest(command.out, manifest, pa.concat_tables(tables), plan.identity)
     _print_outcome(command.out, plan, missing, len(pending), num_parts)
     names = tuple(shard.name for shard in missing)
     return PackSummary(num_written=len(pending), num_shards=len(plan.shards), missing=names)
@@ -194,8 +197,7 @@ def _write_shards(command: Pack, pending: Sequence[Shard], manifest: Manifest, p
     if not pending:
         return
     sources = (_source(manifest, row, shard) for shard in pending for row in shard.rows.tolist())
-    context = clean_context("training.loading.shards.packing")
-    with ProcessPoolExecutor(command.workers, mp_context=context, initializer=end_with_parent) as pool:
+    with worker_pool(command.workers, "training.loading.shards.packing") as pool:
         encode = partial(_encode_all, short_side_px=command.short_side_px, quality=command.quality)
         encoded = in_order(pool, encode, in_tasks(sources, lambda each: each.length), most=AHEAD * command.workers)
         pictures = iter(track(encoded, "Packing", sum(len(shard.rows) for shard in pending)))
@@ -234,20 +236,6 @@ def _source(manifest: Manifest, row: int, shard: Shard) -> SourcePicture:
         height=table["height"][row].as_py(),
         keep_bytes=shard.split != "train",
     )
-
-
-def _write_joint_manifest(folder: Path, manifest: Manifest, plan: ShardPlan) -> None:
-    """Writes the manifest of all shards; its rows are in the order of the shards' bytes. Idempotent."""
-    index = pa.concat_tables([read_index(folder, shard) for shard in plan.shards]).combine_chunks()
-    columns = manifest.table.take(index["row"])
-    packed = {name: columns[name] for name in columns.column_names}
-    packed |= {name: index[name] for name in STORED_COLUMNS}
-    names = pa.array([shard.name for shard in plan.shards])
-    codes = pa.array([shard.number for shard in plan.shards for _ in shard.rows], pa.int32())
-    packed["shard"] = pa.DictionaryArray.from_arrays(codes, names)
-    taxonomy = manifest.taxonomy
-    sources = manifest.sources
-    write_manifest(folder, packed, taxonomy, sources, plan=plan.identity, packed_from=manifest.sha256)
 
 
 def _print_outcome(folder: Path, plan: ShardPlan, missing: Sequence[Shard], num_written: int, num_parts: int) -> None:

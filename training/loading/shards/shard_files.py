@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from models.atomic_file import replaced
 from models.errors import DataError
-from training.dataset.manifest import MANIFEST_FILE, SCHEMA, Ints, Manifest
+from training.dataset.manifest import MANIFEST_FILE, SCHEMA, Ints, Manifest, write_manifest
 from training.dataset.sources.record import Split
 
 PLAN_VERSION: Final = 1
@@ -167,6 +167,23 @@ def add_picture(writer: tarfile.TarFile, name: str, picture: StoredPicture) -> d
     writer.addfile(info, io.BytesIO(picture.data))
     stored = (offset, info.size, picture.sha256, picture.width, picture.height)
     return dict(zip(STORED_COLUMNS, stored, strict=True))
+
+
+def write_packed_manifest(folder: Path, manifest: Manifest, index: pa.Table, plan: str) -> None:
+    """Writes the manifest of shards, in the order of their bytes. Idempotent.
+
+    Args:
+        folder: Of the shards.
+        manifest: Of the pictures before they were packed.
+        index: `row` of that manifest, `shard` and `STORED_COLUMNS` of each picture.
+        plan: Identity of the plan that the shards follow.
+    """
+    index = index.combine_chunks()
+    columns = manifest.table.take(index["row"])
+    packed = {name: columns[name] for name in columns.column_names}
+    packed |= {name: index[name] for name in STORED_COLUMNS}
+    packed["shard"] = index["shard"].dictionary_encode()
+    write_manifest(folder, packed, manifest.taxonomy, manifest.sources, plan=plan, packed_from=manifest.sha256)
 
 
 def is_complete(folder: Path, shard: Shard, plan: ShardPlan) -> bool:

@@ -11,7 +11,6 @@ all pictures are those of an undisturbed pass.
 import hashlib
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,11 +25,17 @@ from models.atomic_file import remove_leftovers, replaced, write_bytes
 from models.errors import DataError, PictureError
 from training.dataset.archive import members
 from training.dataset.audit.examine import OUTCOME, Failure, Outcome, examine_bytes, usable
-from training.dataset.manifest import SCHEMA, Manifest, write_manifest
+from training.dataset.manifest import SCHEMA, Manifest
 from training.dataset.sources.record import ImageInfo, LeftOut
 from training.loading.shards.packing import AHEAD, in_tasks, reduced
-from training.loading.shards.shard_files import STORED_COLUMNS, PackOptions, StoredPicture, add_picture
-from training.processes import clean_context, end_with_parent, in_order
+from training.loading.shards.shard_files import (
+    STORED_COLUMNS,
+    PackOptions,
+    StoredPicture,
+    add_picture,
+    write_packed_manifest,
+)
+from training.processes import in_order, worker_pool
 
 _MOST_ABOVE: Final = 8  # folders of an archive above those of the data set
 _IDENTITY: Final = b"stream"
@@ -83,8 +88,7 @@ def stream(pass_: Stream, out: Path, options: PackOptions, workers: int) -> pa.T
     identity = _identity(pass_, options)
     tables = _complete_shards(pass_, out, identity)
     done = {path for table in tables for path in table["path"].to_pylist()}
-    context = clean_context("training.loading.shards.streaming", "scipy.fftpack")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
+    with worker_pool(workers, "training.loading.shards.streaming", "scipy.fftpack") as pool:
         work = partial(_examine_all, options=options)
         tasks = in_tasks(_pictures(pass_, done), lambda each: len(each.data))
         found = in_order(pool, work, tasks, most=AHEAD * workers)
@@ -111,12 +115,8 @@ def write_streamed_manifest(folder: Path, manifest: Manifest, tables: Mapping[st
         for name, table in tables.items()
     ]
     index = pa.concat_tables(stored).drop(["outcome"]).join(rows, "picture_id", join_type="inner")
-    index = index.sort_by([("shard", "ascending"), ("offset", "ascending")]).combine_chunks()
-    columns = manifest.table.take(index["row"])
-    packed = {name: columns[name] for name in columns.column_names}
-    packed |= {name: index[name] for name in (*STORED_COLUMNS, "shard")}
-    packed["shard"] = index["shard"].dictionary_encode()
-    write_manifest(folder, packed, manifest.taxonomy, manifest.sources, plan="stream", packed_from=manifest.sha256)
+    index = index.sort_by([("shard", "ascending"), ("offset", "ascending")])
+    write_packed_manifest(folder, manifest, index, plan="stream")
 
 
 def _pictures(pass_: Stream, done: set[str]) -> Iterator[_Picture]:

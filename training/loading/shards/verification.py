@@ -2,7 +2,6 @@
 
 import hashlib
 import tarfile
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,7 +16,7 @@ from models.cores import cores
 from models.errors import DataError, some_of
 from training.dataset.manifest import Manifest
 from training.loading.storage import PictureStore
-from training.processes import clean_context, clear_error_if_killed, end_with_parent
+from training.processes import clear_error_if_killed, worker_pool
 
 _ROWS_AT_ONCE: Final = 256
 _MOST_LISTED: Final = 20
@@ -60,8 +59,7 @@ def _damaged_pictures(manifest: Manifest, workers: int) -> list[str]:
     chunks = np.array_split(np.arange(len(manifest)), -(-len(manifest) // _ROWS_AT_ONCE) or 1)
     store = PictureStore(manifest)
     damaged: list[str] = []
-    context = clean_context("training.loading.storage")
-    with clear_error_if_killed(), ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
+    with clear_error_if_killed(), worker_pool(workers, "training.loading.storage") as pool:
         found = pool.map(_damaged_of, (store for _ in chunks), (chunk.tolist() for chunk in chunks))
         for names in track(found, "Verifying", len(chunks)):
             damaged += names
