@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -17,24 +17,12 @@ from models.errors import DataError
 from models.text_table import write_csv
 from training.dataset.classes import Classes
 from training.dataset.sources.json_layouts import choose_alike, read_negatives
-from training.dataset.sources.record import LeftOut, SourceContents
+from training.dataset.sources.record import LeftOut, Other, SourceContents
 
 NEGATIVES_LIST: Final = "negatives.csv"
 UNKNOWN_LISTS: Final = ("unknown_train.csv", "unknown_export.csv", "unknown_test.csv")
 """Of the genera that are kept out: for train.py, for export.py, and for evaluate.py."""
 _LIST_OF_TEN: Final = "0000011122"  # the number of the list, of ten genera
-
-
-class Other(NamedTuple):
-    """A picture of no class."""
-
-    source: str
-    path: str
-    """Below the root of its source."""
-    scientific_name: str
-    split: str = ""
-    """Of a picture without a plant: fit, if the data set trains on it, or test."""
-    kingdom: str = ""
 
 
 Lists = Mapping[str, Sequence[Other]]
@@ -109,11 +97,7 @@ def without_a_plant(name: str, root: Path, most: int, seed: int) -> list[Other]:
     Raises:
         DataError: A file of the folder is missing or damaged.
     """
-    return [
-        Other(name, each.path, each.name, split, each.kingdom)
-        for split, pictures in read_negatives(root).items()
-        for each in choose_alike(pictures, most, seed)
-    ]
+    return [each for pictures in read_negatives(name, root).values() for each in choose_alike(pictures, most, seed)]
 
 
 def write_list(path: Path, others: Sequence[Other], roots: Mapping[str, Path]) -> None:
@@ -121,5 +105,8 @@ def write_list(path: Path, others: Sequence[Other], roots: Mapping[str, Path]) -
     columns = ("path", "scientific_name", "split", "kingdom")[: 4 if any(each.split for each in others) else 2]
     # Behind a symbolic link `..` is another folder.
     relative = {source: os.path.relpath(root.resolve(), path.parent.resolve()) for source, root in roots.items()}
-    rows = ((f"{relative[each.source]}/{each.path}", *each[2:])[: len(columns)] for each in others)
+    rows = (
+        (f"{relative[each.source]}/{each.path}", each.scientific_name, each.split, each.kingdom)[: len(columns)]
+        for each in others
+    )
     write_csv(path, columns, rows)

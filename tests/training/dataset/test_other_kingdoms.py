@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from models.errors import DataError
 from tests.training.dataset.sources.test_inaturalist import document, write
 from tests.training.small import write_things
-from training.dataset.others import UNKNOWN_LISTS, Other, write_list
-from training.dataset.sources.json_layouts import Negative, choose_alike
+from training.dataset.others import UNKNOWN_LISTS, write_list
+from training.dataset.sources.json_layouts import choose_alike
+from training.dataset.sources.record import Other
 from training.loading.negatives import list_negatives
 from training.prepare import Negatives, write_negatives
 
@@ -68,11 +69,11 @@ def test_a_data_set_of_plants_alone_is_refused(tmp_path):
 @settings(max_examples=100)
 @given(names=st.lists(st.sampled_from("abcd"), max_size=40), most=st.integers(1, 30), seed=st.integers(0, 2**32 - 1))
 def test_names_are_chosen_alike_and_the_seed_decides(names, most, seed):
-    pictures = [Negative(str(at), "Animalia", name) for at, name in enumerate(names)]
+    pictures = [Other("s", str(at), name) for at, name in enumerate(names)]
     chosen = choose_alike(pictures, most, seed)
     assert chosen == choose_alike(pictures, most, seed)
     assert len(chosen) == min(most, len(pictures))
     assert [int(each.path) for each in chosen] == sorted({int(each.path) for each in chosen})
-    taken, there = Counter(each.name for each in chosen), Counter(names)
+    taken, there = Counter(each.scientific_name for each in chosen), Counter(names)
     for name in there:
         assert taken[name] == there[name] or taken[name] >= max(taken.values()) - 1

@@ -24,6 +24,7 @@ from training.dataset.archive import archives_of, has_list, read_list
 from training.dataset.sources.record import (
     SPLIT_NAMES,
     LeftOut,
+    Other,
     PictureRecord,
     SourceClass,
     SourceContents,
@@ -90,16 +91,6 @@ class _PlantNetPicture(msgspec.Struct, frozen=True, gc=False):
     license: str | None = None
 
 
-class Negative(msgspec.Struct, frozen=True, gc=False):
-    """A picture without a plant."""
-
-    path: str
-    """Below the folder of the data set."""
-    kingdom: str
-    name: str
-    """Scientific name."""
-
-
 def read_inaturalist(name: str, root: Path, default_license: str = "") -> SourceContents:
     """Reads the plants of an iNaturalist 2021 folder.
 
@@ -141,7 +132,7 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
     return SourceContents(root, records, left_out, archives=_archives(root, records))
 
 
-def read_negatives(root: Path) -> dict[str, list[Negative]]:
+def read_negatives(name: str, root: Path) -> dict[str, list[Other]]:
     """Lists the pictures without a plant of an iNaturalist 2021 folder.
 
     Returns:
@@ -151,24 +142,24 @@ def read_negatives(root: Path) -> dict[str, list[Negative]]:
         DataError: A file is missing or damaged.
     """
     files = {"fit": _train_file(root), "test": root / _TEST_FILE}
-    found: dict[str, list[Negative]] = {}
+    found: dict[str, list[Other]] = {}
     for split, file in files.items():
         if has_list(file):
             part = _Part(file)
             found[split] = [
-                Negative(_path_below(file, image), sys.intern(category.kingdom), category.name)
+                Other(name, _path_below(file, image), category.name, split, sys.intern(category.kingdom))
                 for image in part.images()
                 if (category := part.categories.get(part.category_of.get(image.id, -1))) and category.kingdom != _PLANTS
             ]
     return found
 
 
-def choose_alike(pictures: list[Negative], most: int, seed: int) -> list[Negative]:
+def choose_alike(pictures: list[Other], most: int, seed: int) -> list[Other]:
     """Chooses pictures at random, of all names alike; the order stays that of the file."""
     num_before: Counter[str] = Counter()
     turns = []
     for place in np.random.default_rng(seed).permutation(len(pictures)).tolist():
-        name = pictures[place].name
+        name = pictures[place].scientific_name
         turns.append((num_before[name], place))
         num_before[name] += 1
     turns.sort(key=lambda turn: turn[0])

@@ -69,6 +69,18 @@ class PictureRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether somebody planted it, so that the place says nothing about where it grows; the manifest has no place."""
 
 
+class Other(msgspec.Struct, frozen=True, gc=False):
+    """A picture of no class."""
+
+    source: str
+    path: str
+    """Below the root of its source."""
+    scientific_name: str
+    split: str = ""
+    """Of a picture without a plant: fit, if the data set trains on it, or test."""
+    kingdom: str = ""
+
+
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     """A picture or class that the training set leaves out, and why."""
 
