@@ -121,14 +121,25 @@ def read_flags(command: Any, arguments: Sequence[str] | None = None, **options: 
         options: Of `tyro.cli`.
 
     Raises:
-        InputError: A value is out of the range in the annotation of its field.
+        InputError: A value is out of the range in the annotation of its field, or a list is given twice.
     """
     import tyro
 
     words = sys.argv[1:] if arguments is None else arguments
     found = tyro.cli(command, args=_without_empty_paths(words, command), **options)
+    _require_each_list_once(words, command)
     _require_ranges(found)
     return found
+
+
+def _require_each_list_once(arguments: Sequence[str], command: Any) -> None:
+    """Refuses a list that is given twice, of which tyro keeps the second alone."""
+    given = [word.partition("=")[0].replace("_", "-") for word in arguments]
+    for flag in (flag_of(name) for name, hint in _fields(command) if get_origin(hint) is tuple):
+        if given.count(flag) > 1:
+            raise InputError(
+                f"{flag} is there more than once", limit="once, with all its values", remedy=f"write {flag} ONE TWO"
+            )
 
 
 def _require_ranges(record: Any) -> None:
@@ -204,12 +215,17 @@ def read_part(text: str) -> tuple[int, int]:
 
 
 def path_fields(command: Any) -> Iterator[tuple[str, Any]]:
-    """Yields name and type of each path among the fields of a Struct, of its sections, or of a union of Structs."""
+    """Yields name and type of each path among the fields of a command."""
+    return ((name, hint) for name, hint in _fields(command) if Path in (hint, *get_args(hint)))
+
+
+def _fields(command: Any) -> Iterator[tuple[str, Any]]:
+    """Yields name and type of each field of a Struct, of its sections, or of a union of Structs."""
     for each in get_args(command) or [command]:
         for name, hint in get_type_hints(each).items():
             if hasattr(hint, "__struct_fields__"):
-                yield from path_fields(hint)
-            elif Path in (hint, *get_args(hint)):
+                yield from _fields(hint)
+            else:
                 yield name, hint
 
 

@@ -89,6 +89,23 @@ def test_what_is_no_number_is_named(words, flag, ended):
     assert flag in said
 
 
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (TRAIN, "--negatives"),
+        (EXPORT, "--unknown"),
+        (["training.prepare", "sources", "data_mini", "--root", "archives", "--out", "data"], "--without"),
+        (FOLDER, "--taxa"),
+        (["serving.__main__"], "--cors-origins"),
+        (["serving.client.__main__", "leaf.jpg"], "--taxa"),
+    ],
+)
+def test_a_list_is_given_once(words, flag, ended):
+    code, said = ended(*words, flag, "one", f"{flag}=two")
+    assert code == 1
+    assert said.startswith(f"error (bad_input): {flag} is there more than once (expected once")
+
+
 LOADED = """
 import sys
 from contextlib import suppress
