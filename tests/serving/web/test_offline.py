@@ -14,6 +14,7 @@ from tests.serving.web.conftest import WEB
 from tests.serving.web.examples import MODEL, SPECIES
 from tests.serving.web.tab import PHOTOGRAPHS, Tab
 from tests.serving.web.test_text import CATALOGUES
+from tests.waiting import wait_until
 
 
 def constants_of(worker):
@@ -130,16 +131,10 @@ def open_app(site, new_page):
 
     def open_one(view="wide", **options):
         tab = Tab(new_page(view, service_workers="allow", **options), site.address)
-        wait_until(tab.page, "navigator.serviceWorker.controller")
+        wait_until(lambda: tab.page.evaluate("navigator.serviceWorker.controller !== null"))
         return tab
 
     return open_one
-
-
-def wait_until(page, condition):
-    page.evaluate(
-        f"async () => {{ while (!(await ({condition}))) await new Promise((again) => setTimeout(again, 20)); }}"
-    )
 
 
 @pytest.mark.slow
@@ -159,7 +154,8 @@ def test_without_a_connection_a_reload_shows_the_plants_in_the_language_that_was
     page.context.set_offline(False)
     page.get_by_role("link", name="Français").click()
     tab.see("1 plante", exact=True)
-    wait_until(page, """caches.match("/").then((kept) => kept.text()).then((text) => text.includes('lang="fr"'))""")
+    kept = """caches.match("/").then((kept) => kept.text()).then((text) => text.includes('lang="fr"'))"""
+    wait_until(lambda: page.evaluate(kept))
     page.context.set_offline(True)
     page.goto(site.address)
     assert page.inner_text("h1") == CATALOGUES["fr"]["intro.title"]
@@ -206,7 +202,7 @@ def test_a_new_version_replaces_all_that_was_kept_and_no_page_is_stale(web, site
     upgrade(web / "text" / "en.json", '"What plant is this?"', '"Which plant is this?"')
     page.reload()
     assert page.inner_text("h1") == "Which plant is this?"  # at once, and not after another reload
-    wait_until(page, f"caches.keys().then((names) => names.length === 1 && names[0] !== {json.dumps(names[0])})")
+    wait_until(lambda: len(kept := page.evaluate("caches.keys()")) == 1 and kept != names)
     page.context.set_offline(True)
     page.reload()
     assert page.inner_text("h1") == "Which plant is this?"
