@@ -1,29 +1,26 @@
 """The released demonstration bundle: its stated figures, in process and over HTTP."""
 
-import csv
 import io
 import json
-import os
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
 from models.bundle import load_bundle
 from models.ranking import output_probabilities, taxon_probabilities
 from serving.settings import find_bundle
-from tests.make import ROOT, ran
+from tests.end_to_end.photographs import listed
+from tests.make import PHOTOS, ROOT, on_photos, ran
 from tests.serving import program
 from training.dataset.audit.examine import examine
 from training.dataset.manifest import Manifest
 from training.evaluation.pictures import Pictures, bundle_network
 from training.prepare import CACHE_FILE, Sources, prepare
 
-PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
 TRANSPOSE_OF = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -37,11 +34,6 @@ MAX_BUNDLE_BYTES = 15_000_000
 NUM_TEST = 1531  # of data_plants
 SAME_PHOTOGRAPHS = ROOT / "benchmarks" / "results" / "amd-epyc-2-cores" / "same_photographs.json"
 NEAR_COPY_BITS = 8  # as in data_plants.toml
-
-
-def on_photos(test):
-    absent = pytest.mark.skipif(not PHOTOS.is_dir(), reason=f"no photographs at {PHOTOS}; set BOTANIFY_PHOTOS")
-    return pytest.mark.photos(absent(test))
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +76,19 @@ def test_five_lines_of_python_print_the_names_inside_the_network_file(bundle):
     assert printed.stdout.splitlines() == [f"{position} {name}" for position, name in enumerate(names)]
 
 
+def rows_of_flowers17(manifest):
+    """Its test photographs."""
+    rows = manifest.rows_of("test")
+    return rows[manifest.table["source"].take(rows).cast("string").to_numpy() == "flowers17"]
+
+
 @on_photos
 @pytest.mark.slow
 class TestPhotographs:
     def test_http_and_in_process_agree_and_name_the_published_flowers_as_often_as_stated(
         self, bundle, flowers, service
     ):
-        rows = flowers.rows_of("test")
-        rows = rows[flowers.table["source"].take(rows).cast("string").to_numpy() == "flowers17"]
+        rows = rows_of_flowers17(flowers)
         pictures = Pictures(flowers, rows, bundle.record.input, "published test photographs")
         outputs = pictures.outputs(bundle_network(bundle, "fp32"))
         taxa, temperature = bundle.taxonomy.taxa, bundle.network("fp32").temperature
@@ -122,11 +119,9 @@ class TestPhotographs:
             assert not set(values[tested]) & set(values[~tested])
 
     def test_the_published_test_photographs_of_the_flowers_are_those_tested(self, flowers):
-        with (PHOTOS / "flowers17" / "labels.csv").open(newline="") as stream:
-            published = {row["path"] for row in csv.DictReader(stream) if row["split"] == "test"}
-        paths = flowers.table.filter(pc.equal(flowers.table["source"].cast("string"), "flowers17"))
-        tested = {row["path"] for row in paths.select(["path", "split"]).to_pylist() if row["split"] == "test"}
-        assert tested == published
+        published = {row["path"] for row in listed(PHOTOS / "flowers17") if row["split"] == "test"}
+        paths = flowers.table["path"].take(rows_of_flowers17(flowers)).to_pylist()
+        assert {PHOTOS / "flowers17" / path for path in paths} == published
 
 
 def scores_of(service, picture):

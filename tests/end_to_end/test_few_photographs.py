@@ -1,51 +1,32 @@
 """The botanist's folder: twelve plants with twenty photographs each end in names, which are said to be guesses."""
 
-import csv
 import random
 import sys
 
 import pytest
 
-from models.answer import Question, answer_plant
 from models.bundle import load_bundle
-from models.preprocess import picture_to_input
 from models.ranking import NAMES_ARE_GUESSES
-from tests.end_to_end.test_demonstration import PHOTOS, ROOT, on_photos
-from tests.make import ran
+from tests.end_to_end.photographs import WEIGHTS, answers, by_name, link, listed
+from tests.make import PHOTOS, ROOT, on_photos, ran
 
 SETS = [PHOTOS / "plants" / name for name in ("garden_flowers", "wild_plants")]
-WEIGHTS = PHOTOS / "weights" / "tf_efficientnetv2_b0.safetensors"
 NUM_TAXA, NUM_KNOWN, NUM_NEW = 12, 20, 40
 
 
 def draw_photographs():
     """Draws the taxa, and the photographs of each: scientific name -> paths."""
-    photographs = {}
-    for folder in SETS:
-        with (folder / "labels.csv").open(newline="") as stream:
-            for row in csv.DictReader(stream):
-                if row["rank"] == "species":
-                    photographs.setdefault(row["scientific_name"], []).append(folder / row["path"])
-    chance = random.Random(1)
+    rows = [row for folder in SETS for row in listed(folder) if row["rank"] == "species"]
+    photographs, chance = by_name(rows), random.Random(1)
     names = sorted(name for name, paths in photographs.items() if len(paths) >= NUM_KNOWN + NUM_NEW)
     return {name: chance.sample(photographs[name], NUM_KNOWN + NUM_NEW) for name in chance.sample(names, NUM_TAXA)}
-
-
-def verdicts(bundle, paths):
-    session, model = bundle.open_session("fp32"), bundle.answer_model("fp32")
-    for path in paths:
-        pixels, _ = picture_to_input(path.read_bytes(), bundle.record.input)
-        yield answer_plant(*session.run(pixels[None]), model, Question()).verdict
 
 
 @on_photos
 @pytest.mark.slow
 def test_twelve_plants_with_twenty_photographs_each_end_in_names(tmp_path):
     drawn = draw_photographs()
-    for name, paths in drawn.items():
-        (tmp_path / "plants" / name).mkdir(parents=True)
-        for path in paths[:NUM_KNOWN]:
-            (tmp_path / "plants" / name / path.name).symlink_to(path)
+    link({name: paths[:NUM_KNOWN] for name, paths in drawn.items()}, tmp_path / "plants")
     recipe = (ROOT / "training" / "recipes" / "plants.toml").read_text()
     recipe = recipe.replace('weights = "imagenet"', f'weights = "{WEIGHTS}"').replace('amp = "bf16"', 'amp = "off"')
     (tmp_path / "recipe.toml").write_text(recipe)
@@ -55,7 +36,7 @@ def test_twelve_plants_with_twenty_photographs_each_end_in_names(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert NAMES_ARE_GUESSES in done.stdout
     bundle = load_bundle(tmp_path / "out" / "registry" / "current")
-    found = [(name, verdict) for name, paths in drawn.items() for verdict in verdicts(bundle, paths[NUM_KNOWN:])]
+    found = [(name, answer.verdict) for name, paths in drawn.items() for answer in answers(bundle, paths[NUM_KNOWN:])]
     named = [(name, verdict.name) for name, verdict in found if verdict.rank == "species"]
     assert len(named) >= len(found) / 2
     assert sum(name == given for name, given in named) >= 0.9 * len(named)

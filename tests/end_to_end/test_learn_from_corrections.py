@@ -1,6 +1,5 @@
 """The way from corrections to the next bundle, by the commands of the page as they stand there."""
 
-import csv
 import re
 import shlex
 import signal
@@ -9,17 +8,15 @@ import httpx
 import numpy as np
 import pytest
 
-from models.answer import Question, answer_plant
 from models.bundle import load_bundle
-from models.preprocess import picture_to_input
 from tests.docs.pages import DOCS, ROOT, shell_blocks, text_of
-from tests.end_to_end.test_demonstration import PHOTOS, on_photos
+from tests.end_to_end.photographs import WEIGHTS, answers, by_name, link, listed
 from tests.end_to_end.test_readme import TINY, run
+from tests.make import PHOTOS, on_photos
 from tests.serving.program import service
 from training.drawn import Drawn, write_class_folders
 
 FLOWERS = PHOTOS / "flowers17"
-WEIGHTS = PHOTOS / "weights" / "tf_efficientnetv2_b0.safetensors"
 CONFUSED, NUM_KNOWN, NUM_CORRECTED = "Galanthus nivalis", 3, 60
 OTHERS = 20  # training photographs of each other flower, so that this takes minutes
 SMALL = (
@@ -72,38 +69,27 @@ def test_the_commands_of_the_page_lead_to_a_service_that_has_learned(tmp_path):
     follow_the_page(tmp_path, TINY, chosen)
 
 
-def right(bundle, chosen):
-    """Whether each photograph is named right."""
-    session, model = bundle.open_session("fp32"), bundle.answer_model("fp32")
-    found = []
-    for path, name in chosen:
-        pixels, _ = picture_to_input(path.read_bytes(), bundle.record.input)
-        answer = answer_plant(*session.run(pixels[None]), model, Question())
-        found.append(answer.taxa[0].taxon.scientific_name == name)
-    return np.array(found)
-
-
 @on_photos
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_sixty_corrections_of_a_confused_flower_raise_its_recall_and_cost_the_others_nothing(tmp_path):
-    sets = {"train": {}, "test": {}}
-    with (FLOWERS / "labels.csv").open(newline="") as stream:
-        for row in csv.DictReader(stream):
-            sets[row["split"]].setdefault(row["scientific_name"], []).append(FLOWERS / row["path"])
+    rows = listed(FLOWERS)
+    sets = {split: by_name(row for row in rows if row["split"] == split) for split in ("train", "test")}
     confused = sets["train"][CONFUSED]
     for name, paths in sets["train"].items():
         del paths[NUM_KNOWN + NUM_CORRECTED if name == CONFUSED else OTHERS :]
     corrected, confused[:] = confused[NUM_KNOWN:], confused[:NUM_KNOWN]
     for split, plants in sets.items():
-        for name, paths in plants.items():
-            (tmp_path / "my_plants" / split / name).mkdir(parents=True)
-            for path in paths:
-                (tmp_path / "my_plants" / split / name / path.name).symlink_to(path)
+        link(plants, tmp_path / "my_plants" / split)
     follow_the_page(tmp_path, SMALL, [(path, CONFUSED) for path in corrected])
-    test = [(path, name) for name, paths in sets["test"].items() for path in paths]
-    before, after = (right(load_bundle(tmp_path / "bundles" / name), test) for name in ("mine", "new"))
-    is_confused = np.array([name == CONFUSED for _, name in test])
+    paths, names = zip(*((path, name) for name, paths in sets["test"].items() for path in paths), strict=True)
+
+    def right(bundle):
+        found = answers(load_bundle(tmp_path / "bundles" / bundle), paths)
+        return np.array([answer.taxa[0].taxon.scientific_name for answer in found]) == names
+
+    before, after = right("mine"), right("new")
+    is_confused = np.array(names) == CONFUSED
     print(
         f"{CONFUSED}: {before[is_confused].mean():.3f} -> {after[is_confused].mean():.3f} of {is_confused.sum()}; "
         f"others: {before[~is_confused].mean():.3f} -> {after[~is_confused].mean():.3f} of {(~is_confused).sum()}"
