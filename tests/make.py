@@ -1,12 +1,15 @@
 """What tests in all folders need."""
 
+import importlib
 import os
 import signal
 import subprocess
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 import pytest
+import tyro
 
 from tests.waiting import wait_until
 
@@ -24,6 +27,24 @@ def ran(*command, cwd=ROOT, check=False, **options):
     """A process that has ended, with what it wrote."""
     words = [str(word) for word in command]
     return subprocess.run(words, cwd=cwd, check=check, capture_output=True, text=True, **options)
+
+
+class _Parsed(BaseException):
+    """The command line was accepted; the program goes no further."""
+
+
+def require_accepted(program, *arguments):
+    """Asserts that a program, a file or a module, accepts a command line."""
+    real = tyro.cli
+
+    def parse_only(*flags, **options):
+        real(*flags, **options)
+        raise _Parsed
+
+    name = program.removesuffix(".py").replace("/", ".")
+    module = importlib.import_module(f"{name}.__main__" if (ROOT / name.replace(".", "/")).is_dir() else name)
+    with patch("tyro.cli", parse_only), patch("sys.argv", [program, *arguments]), pytest.raises(_Parsed):
+        module.main()
 
 
 def kill_when(condition, *command):

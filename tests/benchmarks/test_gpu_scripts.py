@@ -3,22 +3,11 @@
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-import tyro
 
 from benchmarks import sweep as sweeps
-from benchmarks.gpu.epoch_time import EpochTime
-from benchmarks.gpu.service_speed import ServiceSpeed
-from benchmarks.gpu.small_weights import SmallWeights
-from benchmarks.gpu.step_profile import StepProfile
-from benchmarks.serving.network import Network
-from benchmarks.train_speed import TrainSpeed
-from tests.make import ROOT, ran
-from training import prepare
-from training.evaluate import Evaluate
-from training.export import Export
+from tests.make import ROOT, ran, require_accepted
 from training.train import parse
 
 SCRIPTS = sorted((ROOT / "benchmarks" / "gpu").glob("*.sh"))
@@ -30,17 +19,6 @@ echo >> "$0.txt"
 mkdir -p "${0%/*}/work"/{plants-bundle,scratch-files/{bundle,evaluation}}
 exit "${CODE:-0}"
 """
-COMMANDS = {
-    "prepare.py": prepare.Command,
-    "train_speed.py": TrainSpeed,
-    "export.py": Export,
-    "evaluate.py": Evaluate,
-    "small_weights.py": SmallWeights,
-    "network.py": Network,
-    "service_speed.py": ServiceSpeed,
-    "epoch_time.py": EpochTime,
-    "step_profile.py": StepProfile,
-}
 
 
 def run(script, folder, *arguments, **variables):
@@ -75,7 +53,7 @@ def understood(program, *arguments):
             parse([*words, *sweep.flags])
     else:
         assert (ROOT / program).is_file()
-        tyro.cli(COMMANDS[Path(program).name], args=arguments)
+        require_accepted(program, *arguments)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

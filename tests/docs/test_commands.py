@@ -1,52 +1,28 @@
 """Every command of the pages is accepted by the program that it starts; what needs no download runs elsewhere too."""
 
-import importlib
 import re
 import shlex
-import sys
 
 import pytest
-import tyro
 
 from tests.docs.pages import PAGES, ROOT, shell_blocks
+from tests.make import require_accepted
 
 PROGRAM = re.compile(r"(?:[A-Z_]+=\S+ )*(?:torchrun .* -- |python )(?P<start>-m [\w.]+|[\w/]+\.py)(?P<arguments>.*)")
 LINES = sorted({(page.name, line) for page in PAGES for block in shell_blocks(page) for line in block})
 COMMANDS = [line for line in LINES if PROGRAM.match(line[1])]
-
-
 pytestmark = pytest.mark.timeout(300)  # the first test that starts export.py imports torch's compiler
 
 
-class Parsed(BaseException):
-    """The command line was accepted; the program goes no further."""
-
-
-def parse_only(monkeypatch):
-    real = tyro.cli
-
-    def cli(*arguments, **options):
-        real(*arguments, **options)
-        raise Parsed
-
-    monkeypatch.setattr(tyro, "cli", cli)
-
-
 @pytest.mark.parametrize(("page", "line"), COMMANDS, ids=lambda text: text[:60])
-def test_program_accepts_the_command(page, line, monkeypatch):
+def test_program_accepts_the_command(page, line):
     found = PROGRAM.match(line)
-    start = found["start"]
-    module = start.removeprefix("-m ") if start.startswith("-m") else start.removesuffix(".py").replace("/", ".")
-    if module in ("pytest", "venv", "unittest"):
+    start = found["start"].removeprefix("-m ")
+    if start in ("pytest", "venv", "unittest"):
         assert all((ROOT / path).exists() for path in re.findall(r"tests/[\w/.]+", line))
         return
-    program = importlib.import_module(f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module)
-    parse_only(monkeypatch)
     bundle = f" {ROOT}/models/releases/garden_and_wild_plants"  # train.py reads the recipe of one
-    given = found["arguments"].replace(" bundles/mine", bundle)
-    monkeypatch.setattr(sys, "argv", [start, *shlex.split(given)])
-    with pytest.raises(Parsed):
-        program.main()
+    require_accepted(start, *shlex.split(found["arguments"].replace(" bundles/mine", bundle)))
 
 
 def test_every_other_command_is_known():
