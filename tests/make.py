@@ -47,6 +47,17 @@ def require_accepted(program, *arguments):
         module.main()
 
 
+def fake_command(folder, name, body="exit 0"):
+    """Writes an executable that records its arguments in NAME.txt, one a line, and then runs the shell line."""
+    (folder / name).write_text(f"#!/usr/bin/env bash\nprintf '%s\\n' \"$@\" > {folder}/{name}.txt\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+def with_commands(folder, **more):
+    """The environment in which the folder's commands stand in for those of the same name."""
+    return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"} | more
+
+
 def kill_when(condition, *command):
     """Starts a program, and kills it as soon as the condition holds."""
     words = [str(word) for word in command]

@@ -1,6 +1,5 @@
 """The examples in deploy/, run with fake torchrun and scheduler commands."""
 
-import json
 import os
 import re
 import signal
@@ -12,7 +11,9 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
-from tests.make import ROOT, ran
+from tests.deploy.service_files import pod_of
+from tests.make import ROOT, fake_command, ran, with_commands
+from tests.training.small import events
 from tests.waiting import wait_until
 from training.train import parse
 
@@ -21,25 +22,15 @@ LAUNCHER = DEPLOY / "torchrun.sh"
 RESTART = 75
 
 
-def fake_command(folder, name, body):
-    """Writes an executable that records its arguments in NAME.txt and then runs the shell line."""
-    (folder / name).write_text(f"#!/usr/bin/env bash\nprintf '%s\\n' \"$@\" > {folder}/{name}.txt\n{body}\n")
-    (folder / name).chmod(0o755)
-
-
 def arguments_of(folder, name):
     return (folder / f"{name}.txt").read_text().splitlines()
-
-
-def environment(folder, **more):
-    return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"} | more
 
 
 def launch(folder, run, body):
     """Returns the exit code of torchrun.sh with a fake torchrun that runs the shell line."""
     fake_command(folder, "torchrun", body)
     command = [LAUNCHER, run, "--standalone", "--nproc-per-node", "2", "--", "debug", "--epochs", "3"]
-    return subprocess.run(command, cwd=ROOT, env=environment(folder), timeout=300, check=False).returncode
+    return ran(*command, env=with_commands(folder), timeout=300).returncode
 
 
 def parse_torchrun(arguments):
@@ -49,10 +40,6 @@ def parse_torchrun(arguments):
     assert (ROOT / options.training_script).is_file()
     rest = options.training_script_args
     return options, parse(rest[1:] if rest[0] == "--" else rest)
-
-
-def manifests():
-    return list(yaml.safe_load_all((DEPLOY / "kubernetes" / "train.yaml").read_text(encoding="utf-8")))
 
 
 def shutdown_timeout_s():
@@ -76,7 +63,7 @@ def test_launcher_passes_valid_arguments_to_torchrun_and_train(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("events", "code"),
+    ("told", "code"),
     [
         (["start", "interrupted"], RESTART),
         (["start", "diverged"], 1),
@@ -85,16 +72,12 @@ def test_launcher_passes_valid_arguments_to_torchrun_and_train(tmp_path):
         ([], 1),
     ],
 )
-def test_failed_run_is_restarted_only_if_its_log_ends_with_an_interruption(events, code, tmp_path):
+def test_failed_run_is_restarted_only_if_its_log_ends_with_an_interruption(told, code, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "log.jsonl").write_text('{"event":"interrupted","time":1}\n')  # from an earlier start
-    lines = "".join(f"""echo '{{"event":"{event}","time":2}}' >> {run}/log.jsonl; """ for event in events)
+    lines = "".join(f"""echo '{{"event":"{event}","time":2}}' >> {run}/log.jsonl; """ for event in told)
     assert launch(tmp_path, run, lines + "exit 1") == code
-
-
-def test_finished_run_is_not_restarted(tmp_path):
-    assert launch(tmp_path, tmp_path / "run", "exit 0") == 0
 
 
 def test_sigterm_reaches_torchrun_and_asks_for_a_restart(tmp_path):
@@ -103,7 +86,7 @@ def test_sigterm_reaches_torchrun_and_asks_for_a_restart(tmp_path):
     )
     fake_command(tmp_path, "torchrun", wait_for_sigterm)
     command = [LAUNCHER, tmp_path / "run", "--standalone", "--", "debug"]
-    with subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path)) as process:
+    with subprocess.Popen(command, cwd=ROOT, env=with_commands(tmp_path)) as process:
         wait_until((tmp_path / "ready").exists)
         process.send_signal(signal.SIGTERM)
         assert process.wait(100) == RESTART
@@ -122,18 +105,12 @@ def test_slurm_job_requeues_itself_only_for_a_restart(code, tmp_path):
     fake_command(tmp_path, "scontrol", 'if [[ $1 == show ]]; then printf "gpu07\\ngpu08\\n"; fi')
     fake_command(tmp_path, "srun", f"exit {code}")
     more = {"SLURM_JOB_ID": "4242", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "gpu[07-08]"}
-    done = subprocess.run(
-        ["bash", DEPLOY / "slurm" / "train.sbatch", "b4_5337", "--data", "/shared/packed"],
-        env=environment(tmp_path, SLURM_SUBMIT_DIR=str(ROOT), **more),
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == code
+    command = ["bash", DEPLOY / "slurm" / "train.sbatch", "b4_5337", "--data", "/shared/packed"]
+    assert ran(*command, env=with_commands(tmp_path, SLURM_SUBMIT_DIR=str(ROOT), **more)).returncode == code
     assert (arguments_of(tmp_path, "scontrol")[0] == "requeue") == (code == RESTART)
     _, launcher, run, *rest = arguments_of(tmp_path, "srun")
-    fake_command(tmp_path, "torchrun", "exit 0")
-    subprocess.run([ROOT / launcher, run, *rest], cwd=ROOT, env=environment(tmp_path), timeout=300, check=True)
+    fake_command(tmp_path, "torchrun")
+    ran(ROOT / launcher, run, *rest, env=with_commands(tmp_path), timeout=300, check=True)
     options, command = parse_torchrun(arguments_of(tmp_path, "torchrun"))
     assert (options.nnodes, options.rdzv_backend, options.rdzv_id) == ("2", "c10d", "4242")
     assert options.rdzv_endpoint.startswith("gpu07:")
@@ -148,19 +125,18 @@ def test_slurm_signals_early_enough_before_the_time_limit():
 
 
 def test_kubernetes_job_restarts_and_its_pods_connect(tmp_path):
-    service, job = manifests()
+    service, job = yaml.safe_load_all((DEPLOY / "kubernetes" / "train.yaml").read_text(encoding="utf-8"))
     spec = job["spec"]
-    pod = spec["template"]["spec"]
-    (container,) = pod["containers"]
+    pod, container = pod_of(job)
     ignored = [rule.get("onExitCodes") for rule in spec["podFailurePolicy"]["rules"] if rule["action"] == "Ignore"]
     assert {"containerName": container["name"], "operator": "In", "values": [RESTART]} in ignored
     assert pod["restartPolicy"] == "Never"
     assert pod["terminationGracePeriodSeconds"] > shutdown_timeout_s()
     assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
     assert {volume["name"] for volume in pod["volumes"]} == {mount["name"] for mount in container["volumeMounts"]}
-    fake_command(tmp_path, "torchrun", "exit 0")
+    fake_command(tmp_path, "torchrun")
     command = [ROOT / container["command"][0], *container["args"]]
-    subprocess.run(command, cwd=ROOT, env=environment(tmp_path), timeout=300, check=True)
+    ran(*command, env=with_commands(tmp_path), timeout=300, check=True)
     options, trained = parse_torchrun(arguments_of(tmp_path, "torchrun"))
     name = job["metadata"]["name"]
     assert int(options.nnodes) == spec["completions"] == spec["parallelism"]
@@ -175,18 +151,15 @@ def test_kubernetes_job_restarts_and_its_pods_connect(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_run_of_two_ranks_stops_at_sigterm_and_resumes(tmp_path):
-    run, data = tmp_path / "run", tmp_path / "data"
-    more = {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command = [LAUNCHER, run, "--standalone", "--nproc-per-node", "2", "--", "debug", "--data", data]
-    with subprocess.Popen([*command, "--epochs", "5000"], cwd=ROOT, env=os.environ | more) as process:
+    run = tmp_path / "run"
+    environment = with_commands(Path(sys.executable).parent, OMP_NUM_THREADS="1")
+    flags = ["--standalone", "--nproc-per-node", "2", "--", "debug", "--data", tmp_path / "data", "--epochs", "5000"]
+    command = [LAUNCHER, run, *flags]
+    with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
         wait_until((run / "last.pt").exists, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(100) == RESTART
-    events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    assert events[-1]["event"] == "interrupted"
-    stopped_at = events[-1]["step"]
-    again = [*command, "--epochs", "5000", "--max-steps", "2"]
-    subprocess.run(again, cwd=ROOT, env=os.environ | more, timeout=200, check=True)
-    events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    assert [event["step"] for event in events if event["event"] == "resume"] == [stopped_at]
-    assert (events[-1]["event"], events[-1]["step"]) == ("end", stopped_at + 2)
+    (stopped,) = events(run, "interrupted")
+    ran(*command, "--max-steps", "2", env=environment, timeout=200, check=True)
+    assert [event["step"] for event in events(run, "resume")] == [stopped["step"]]
+    assert [event["step"] for event in events(run, "end")] == [stopped["step"] + 2]

@@ -1,15 +1,14 @@
 """The Slurm array and the Kubernetes Job that share the parts of a folder."""
 
-import os
 import shlex
-import subprocess
 
 import pytest
 import tyro
 
 from serving.folder import Outcome
 from serving.folder.command import IdentifyFolder
-from tests.deploy.service_files import ROOT, pod_of, read_yaml
+from tests.deploy.service_files import pod_of, read_yaml
+from tests.make import ROOT, fake_command, ran, with_commands
 from tests.serving.folder.photograph_folder import draw_photographs, program, rows_of
 from tests.serving.tiny import GREEN
 
@@ -24,33 +23,30 @@ def job():
 
 def submit(folder, index, count, srun, *arguments):
     """Runs a job of the array with fake commands of Slurm; returns its exit code."""
-    for name, body in {"srun": srun, "scontrol": f'echo "$@" >> {folder}/scontrol.txt'}.items():
-        (folder / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
-        (folder / name).chmod(0o755)
+    fake_command(folder, "srun", srun)
+    fake_command(folder, "scontrol")
     variables = {
-        "PATH": f"{folder}:{os.environ['PATH']}",
         "SLURM_SUBMIT_DIR": str(ROOT),
         "SLURM_ARRAY_JOB_ID": "42",
         "SLURM_ARRAY_TASK_ID": str(index + 1),
         "SLURM_ARRAY_TASK_MIN": "1",
         "SLURM_ARRAY_TASK_COUNT": str(count),
     }
-    return subprocess.run(["bash", SLURM, *arguments], env=os.environ | variables, timeout=300, check=False).returncode
+    return ran("bash", SLURM, *arguments, env=with_commands(folder, **variables), timeout=300).returncode
 
 
 @pytest.mark.parametrize("code", [0, 1, Outcome.INTERRUPTED])
 def test_a_job_of_the_array_has_its_share_and_requeues_itself_if_interrupted(code, tmp_path):
-    said = tmp_path / "srun.txt"
-    srun = f"printf '%s\\n' \"$@\" > {said}; exit {int(code)}"
-    assert submit(tmp_path, 2, 8, srun, "/shared/photos", "--out", "/shared/names", "--k", "3") == code
-    program, *words = said.read_text().splitlines()
+    flags = ("/shared/photos", "--out", "/shared/names", "--k", "3")
+    assert submit(tmp_path, 2, 8, f"exit {int(code)}", *flags) == code
+    program, *words = (tmp_path / "srun.txt").read_text().splitlines()
     assert (program, words[:2]) == (".venv/bin/python", ["-m", "serving.identify_folder"])
     command = tyro.cli(IdentifyFolder, args=words[2:])
     assert (command.photographs, command.out, command.k) == ("/shared/photos", "/shared/names", 3)
     assert command.share() == (2, 8)
     requeued = tmp_path / "scontrol.txt"
     assert requeued.exists() == (code == Outcome.INTERRUPTED)
-    assert not requeued.exists() or requeued.read_text() == "requeue 42_3\n"
+    assert not requeued.exists() or requeued.read_text() == "requeue\n42_3\n"
 
 
 def test_a_wrong_command_line_ends_the_job_at_once(tmp_path):
