@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.make import ran
 from tests.serving.corrections.kept import correction
 from tests.serving.load import OpenLoad
 from tests.serving.program import service
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.deploy
 
@@ -30,15 +30,13 @@ def test_promtool_accepts_the_configuration_and_the_rules(name, tmp_path):
     config = read_yaml(PROMETHEUS / name)
     config["scrape_configs"][0].pop("kubernetes_sd_configs", None)  # Debian builds Prometheus without it
     (tmp_path / name).write_text(yaml.safe_dump(config))
-    check = ["promtool", "check", "config", tmp_path / name]
-    checked = ran(*check)
+    checked = ran("promtool", "check", "config", tmp_path / name)
     assert checked.returncode == 0, checked.stderr
 
 
 @needs("promtool")
 def test_alerts_fire_when_they_should_and_not_otherwise():
-    test = ["promtool", "test", "rules", "alerts_test.yml"]
-    tested = ran(*test, cwd=PROMETHEUS)
+    tested = ran("promtool", "test", "rules", "alerts_test.yml", cwd=PROMETHEUS)
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
@@ -73,13 +71,10 @@ class Watcher:
         self._url = f"http://{self.wait_for(self._address)}"
         self.wait_for(lambda: httpx.get(f"{self._url}/-/ready").status_code == 200)
 
-    def wait_for(self, condition, seconds=300):
+    def wait_for(self, condition):
         """Waits until the condition gives something, and returns it."""
-        deadline = time.monotonic() + seconds
-        while not (found := condition()):
-            assert self._process.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.1)
+        found = wait_until(condition, self._process)
+        assert found, self._log.read_text()
         return found
 
     def _address(self):

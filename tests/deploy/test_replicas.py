@@ -5,7 +5,7 @@ import re
 import socket
 import subprocess
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import httpx
 import pytest
@@ -16,6 +16,7 @@ from tests.make import ran
 from tests.serving.load import OpenLoad, best, point, version_of
 from tests.serving.program import service
 from tests.serving.tiny import WEIGHTS, images, jpeg
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.deploy, needs("nginx")]
 HOSTS = ("127.0.0.11", "127.0.0.12")
@@ -48,24 +49,17 @@ def nginx(addresses, scratch):
     more = f"{user}daemon off; pid {scratch}/nginx.pid; error_log {scratch}/nginx.log;"
     process = subprocess.Popen(["nginx", "-c", scratch / "nginx.conf", "-p", scratch, "-g", more])
     try:
-        wait_for_port(process, port)
+        assert wait_until(lambda: listens(port), process), "nginx ended"
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(60)
 
 
-def wait_for_port(process, port):
-    deadline = time.monotonic() + 100
-    while time.monotonic() < deadline:
-        assert process.poll() is None
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except ConnectionRefusedError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError("nginx does not listen")
+def listens(port):
+    with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
 
 
 class Replicas:
@@ -80,9 +74,6 @@ class Replicas:
         flags = ("--host", host, "--port", str(self._ports[host]), "--drain-s", "1", *PATIENT, *self._flags)
         stack = self._stacks[host] = ExitStack()
         self.running[host] = stack.enter_context(service(self._bundle, *flags, "--trusted-proxies", "127.0.0.1"))
-
-    def reload(self, host, version):
-        self.running[host].reload(version)
 
     def restart(self, host):
         code = self.running[host].stop()
@@ -125,7 +116,7 @@ def test_no_request_fails_while_the_bundle_changes_and_each_replica_restarts(ver
             load.wait_for_answers(20)
             point(link, versions["2.0.0"])  # by a reload
             for host in HOSTS:
-                replicas.reload(host, "2.0.0")
+                replicas.running[host].reload("2.0.0")
             reloaded = time.monotonic()
             load.wait_for_answers(20)
             point(link, versions["3.0.0"])  # by a restart
