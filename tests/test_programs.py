@@ -1,6 +1,7 @@
 """All programs refuse a wrong flag in the same words and with the same exit code, before they load torch."""
 
 import importlib
+import re
 import signal
 import sys
 
@@ -139,3 +140,12 @@ def test_programs_run_where_the_packages_are_but_botanify_is_not_installed_as_in
     )
     done = ran(sys.executable, "-c", hidden, ROOT / "training" / program, "--help")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_program_that_is_started_as_a_file_imports_from_the_project_once_it_is_found():
+    texts = {path: path.read_text() for path in ROOT.glob("[bst]*/**/*.py")}
+    heads = {path: text.partition("\nif not __package__:\n") for path, text in texts.items()}
+    programs = {path: head for path, (head, found, _) in heads.items() if found}
+    assert len(programs) > 20
+    too_early = re.compile(r"^from (?:models|training|serving|benchmarks)\b", re.MULTILINE)
+    assert [path for path, head in programs.items() if too_early.search(head)] == []

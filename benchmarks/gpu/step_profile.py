@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from models.cores import cores
-
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -33,6 +31,7 @@ from benchmarks.result import Measured, table, write_result
 from benchmarks.train_speed import TrainSpeed, wait_for
 from benchmarks.train_speed_arms import generated_batches
 from models.atomic_file import write_bytes
+from models.cores import cores
 from models.network import PlantNetwork
 from models.program import run_program
 from training.dataset.manifest import Manifest
