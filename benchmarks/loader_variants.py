@@ -33,6 +33,7 @@ Variant = Literal["torchvision", "timm", "files", "shards"]
 Epoch = Callable[[int], Iterator[Tensor]]
 """The batches of an epoch, given its number."""
 _CPU: Final = torch.device("cpu")
+_CLASSES: Final = ("a", "b")
 
 
 class LoaderOptions(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ def make_set(name: str, paths: Sequence[Path], num_pictures: int, scratch: Path)
         raise DataError(f"there are no {name} pictures", limit="a folder with .jpg files", remedy="name such a folder")
     folder, root = scratch / name / "folder", scratch / name
     chosen = [paths[number % len(paths)] for number in range(num_pictures)]
-    places = [f"genus species{number % 2}/{number}.jpg" for number in range(num_pictures)]
+    places = [f"{_CLASSES[number % len(_CLASSES)]}/{number}.jpg" for number in range(num_pictures)]
     for path, place in zip(chosen, places, strict=True):
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).symlink_to(path.resolve())
@@ -164,25 +165,21 @@ def _channels_last(pixels: Tensor) -> Tensor:
 
 def _write_plain(data: Path, folder: Path, places: Sequence[str]) -> list[float]:
     """Writes a manifest of the pictures in a folder without decoding them, and returns their megapixels."""
-    names = sorted({Path(place).parent.name for place in places})
-    ids = {name: name.replace(" ", "-") for name in names}
     taxonomy = Taxonomy(
         taxonomy_version="benchmark",
-        taxa=tuple(
-            Taxon(taxon_id=ids[name], rank="species", scientific_name=name, genus=name.split()[0]) for name in names
-        ),
-        outputs=tuple(Output(key=f"photos:{ids[name]}", source="photos", taxon_id=ids[name]) for name in names),
+        taxa=tuple(Taxon(name, "species", f"Genus {name}", genus="Genus") for name in _CLASSES),
+        outputs=tuple(Output(f"photos:{name}", "photos", name) for name in _CLASSES),
     )
-    rows = [_row(folder, place, f"photos:{ids[Path(place).parent.name]}") for place in places]
+    rows = [_row(folder, place) for place in places]
     columns = {column: [row[column] for row in rows] for column in rows[0]}
     write_manifest(data, columns, taxonomy, {"photos": SourceNote(str(folder.resolve()))})
     return [row["width"] * row["height"] / 1e6 for row in rows]
 
 
-def _row(folder: Path, place: str, label: str) -> dict[str, Any]:
+def _row(folder: Path, place: str) -> dict[str, Any]:
     data = (folder / place).read_bytes()
     width, height = upright_size(data)
-    known = {"source": "photos", "path": place, "label": label, "split": "train", "width": width, "height": height}
-    known |= {"picture_id": f"photos:{place}", "group": place, "sha256": hashlib.sha256(data).hexdigest()}
+    known = {"picture_id": f"photos:{place}", "source": "photos", "path": place, "group": place, "split": "train"}
+    known |= {"label": f"photos:{Path(place).parent}", "sha256": hashlib.sha256(data).hexdigest()}
     empty = dict.fromkeys(("shard", "licence", "author"), "") | dict.fromkeys(("taken_on", "latitude", "longitude"))
-    return {"offset": 0, "length": len(data)} | known | empty
+    return {"offset": 0, "length": len(data), "width": width, "height": height} | known | empty
