@@ -29,13 +29,12 @@ from benchmarks.result import Measured, table, write_result
 from benchmarks.serving.compare import Cell, measure_cell
 from benchmarks.serving.flags import ENVIRONMENT, Network, PictureFile, network_of, picture_file
 from benchmarks.serving.load import one_by_one
-from benchmarks.serving.photographs import Photograph, drawn, drawn_photographs
+from benchmarks.serving.photographs import Photograph, drawn, drawn_photographs, photograph
 from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Place, identify, own_versions, running
 from models.bundle import Bundle, load_bundle
 from models.bundle_record import Precision
 from models.cores import cores
-from models.preprocess import upright_size
 from models.program import run_program
 from models.session import NetworkSession
 from serving.scheduling.networks import choose_policy, open_networks
@@ -118,7 +117,8 @@ def measure(command: ServiceSpeed) -> Result:
         DataError: The service does not start.
     """
     bundle = load_bundle(command.bundle)
-    pictures = [_small(bundle), drawn_photographs()["1 MP"]]
+    side = bundle.record.input.width  # a picture of about that size costs little to decode
+    pictures = [photograph("network size", drawn(side * 4 // 3, side)), drawn_photographs()["1 MP"]]
     policy = choose_policy(cuda=command.provider == "cuda", num_cores=cores(), num_threads=None, num_runs=None)
     session = open_networks(bundle, command.precision, policy, command.provider)["throughput"]
     single = _rate(session, bundle, 1, 1, command.seconds)
@@ -184,14 +184,6 @@ def markdown(result: Result) -> str:
             f"request {start.first_ms:.0f} ms, later ones {later_ms:.0f} ms.{forecasts.markdown(result.forecasts)}",
         ]
     )
-
-
-def _small(bundle: Bundle) -> Photograph:
-    """A picture of about the size that the network takes, so that decoding costs little."""
-    side = bundle.record.input.width
-    data = drawn(side * 4 // 3, side)
-    width, height = upright_size(data)
-    return Photograph("network size", data, width * height / 1e6)
 
 
 def _rate(session: NetworkSession, bundle: Bundle, batch_size: int, num_threads: int, seconds: float) -> BatchRate:

@@ -42,19 +42,19 @@ def photographs(folder: Path) -> dict[PhotographName, Photograph]:
         )
     image = read_picture(path.read_bytes()).image
     return {
-        "1 MP": _photograph("1 MP", _encoded(_scaled(image, _ONE_MEGAPIXEL), "JPEG", quality=_QUALITY)),
-        "12 MP": _photograph("12 MP", _encoded(image, "JPEG", quality=_QUALITY)),
+        "1 MP": photograph("1 MP", _encoded(_scaled(image, _ONE_MEGAPIXEL), "JPEG", quality=_QUALITY)),
+        "12 MP": photograph("12 MP", _encoded(image, "JPEG", quality=_QUALITY)),
     }
 
 
 def drawn_photographs() -> dict[PhotographName, Photograph]:
     """Generated pictures of the same two sizes."""
-    return {"1 MP": _photograph("1 MP", drawn(1156, 865)), "12 MP": _photograph("12 MP", drawn(4032, 3024))}
+    return {"1 MP": photograph("1 MP", drawn(1156, 865)), "12 MP": photograph("12 MP", drawn(4032, 3024))}
 
 
 def others(folder: Path) -> list[Photograph]:
     """The JPEG files of the folder; all servers must give the same answers to them."""
-    return [_photograph(path.name, path.read_bytes()) for path in sorted(folder.glob("*.jpg"))]
+    return [photograph(path.name, path.read_bytes()) for path in sorted(folder.glob("*.jpg"))]
 
 
 def drawn(width: int, height: int, seed: int = 0) -> bytes:
@@ -92,6 +92,7 @@ def _encoded(image: Image.Image, file_format: str, **options: int) -> bytes:
     return stream.getvalue()
 
 
-def _photograph(name: str, data: bytes) -> Photograph:
+def photograph(name: str, data: bytes) -> Photograph:
+    """A picture file and its size."""
     width, height = upright_size(data)
     return Photograph(name, data, width * height / 1e6)
