@@ -19,10 +19,9 @@ if not __package__:
 import msgspec
 import torch
 from PIL import Image
-from rich.progress import track
 
 from benchmarks.loader_variants import Epoch, LoaderOptions, PictureSet, Variant, make_set, open_loader
-from benchmarks.result import Measured, rounded, spread, table, write_result
+from benchmarks.result import Measured, in_turns, quotients, rounded, spread, table, write_result
 from models.errors import RecipeError
 from models.program import run_program
 
@@ -88,7 +87,7 @@ class Comparison(msgspec.Struct, frozen=True):
     def ratios(self, faster: Variant, slower: Variant) -> list[float]:
         """Speed of one loader relative to another, round by round."""
         per_s = {rate.variant: rate.per_core_s for rate in self.rates}
-        return [first / second for first, second in zip(per_s[faster], per_s[slower], strict=True)]
+        return quotients(per_s[faster], per_s[slower])
 
 
 class Result(Measured, frozen=True, kw_only=True):
@@ -159,16 +158,13 @@ def _make_sets(command: Loader, scratch: Path) -> list[PictureSet]:
 
 def _compare(pictures: PictureSet, options: LoaderOptions, rounds: int) -> Comparison:
     """Opens all loaders with the same options and runs them in turns."""
-    variants = list(_LETTERS)
-    loaders = {variant: open_loader(variant, pictures, options) for variant in variants}
-    speeds: dict[Variant, list[tuple[float, float]]] = {variant: [] for variant in variants}
+    loaders = {variant: open_loader(variant, pictures, options) for variant in _LETTERS}
+    speeds: dict[Variant, list[tuple[float, float]]] = {variant: [] for variant in _LETTERS}
     label = f"{pictures.name}, {options.side_px} px, {options.augmentation}"
-    for number in track(range(rounds + 1), description=label):
-        first = number % len(variants)  # another order in each round
-        for variant in variants[first:] + variants[:first]:
-            speed = _run_epoch(loaders[variant], number)
-            if number > 0:  # the first round starts processes and fills caches
-                speeds[variant].append(speed)
+    for number, variant in in_turns(loaders, rounds + 1, label):
+        speed = _run_epoch(loaders[variant], number)
+        if number > 0:  # the first round starts processes and fills caches
+            speeds[variant].append(speed)
     rates = [Rate(variant, [wall for wall, _ in pairs], [cpu for _, cpu in pairs]) for variant, pairs in speeds.items()]
     return Comparison(pictures.name, pictures.num_pictures, pictures.megapixels, options, rates)
 

@@ -3,16 +3,18 @@
 `docs/generate.py` copies the table into a page, so a result stays readable when its program changes or goes.
 """
 
+import random
 import re
 import shlex
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
+from rich.progress import track
 
 from models.atomic_file import write_json
 from models.errors import DataError
@@ -21,6 +23,7 @@ from training.machine import Machine, this_machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 AnyResult = TypeVar("AnyResult", bound=msgspec.Struct)
+Item = TypeVar("Item")
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +82,19 @@ def spread(values: Iterable[float | None], digits: int = 1, unit: str = "") -> s
         return "–"
     middle = f"{statistics.median(known):,.{digits}f}{unit}"
     return middle if len(known) == 1 else f"{middle} [{min(known):,.{digits}f} to {max(known):,.{digits}f}]"
+
+
+def in_turns(items: Iterable[Item], rounds: int, what: str = "rounds") -> Iterator[tuple[int, Item]]:
+    """Yields each item once a round, with the round's number, in a random order that is the same in each run."""
+    names = list(items)
+    for number in track(range(rounds), what, disable=not sys.stderr.isatty()):
+        for item in random.Random(number).sample(names, len(names)):
+            yield number, item
+
+
+def quotients(ours: Iterable[float], others: Iterable[float]) -> list[float]:
+    """Returns how many times as much ours is, round by round; a round in which the others have nothing has none."""
+    return [one / other for one, other in zip(ours, others, strict=True) if other > 0]
 
 
 def percent(measured: Share) -> str:

@@ -20,7 +20,7 @@ if not __package__:
 
 import msgspec
 
-from benchmarks.result import ROOT, Measured, spread, table, write_result
+from benchmarks.result import ROOT, Measured, quotients, spread, table, write_result
 from models.program import run_program
 from training.drawn import Drawn, species_name, write_class_folders
 
@@ -134,15 +134,12 @@ def size_gb(folder: Path) -> float:
 
 def markdown(result: Result) -> str:
     """The result as a table."""
-    ratios = [
-        streamed / (unpack + packed)
-        for streamed, unpack, packed in zip(result.streamed_s, result.unpack_s, result.packed_s, strict=True)
-    ]
+    both_s = map(sum, zip(result.unpack_s, result.packed_s, strict=True))
     rows = [
         ["from the archive", spread(result.streamed_s, 0, " s")],
         ["unpacking", spread(result.unpack_s, 0, " s")],
         ["from the unpacked folder", spread(result.packed_s, 0, " s")],
-        ["from the archive, against both", spread(ratios, 2)],
+        ["from the archive, against both", spread(quotients(result.streamed_s, both_s), 2)],
         ["most memory of a process", f"{result.peak_mb:.0f} MB"],
         [
             "archive, shards, beside them",

@@ -7,10 +7,8 @@ taken within a round, so that a busy machine or a warm GPU slows all loops alike
 are not timed. The pictures are noise in host memory.
 """
 
-import random
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -19,9 +17,8 @@ if not __package__:
 
 import msgspec
 import torch
-from rich.progress import track
 
-from benchmarks.result import Measured, spread, table, write_result
+from benchmarks.result import Measured, in_turns, quotients, spread, table, write_result
 from benchmarks.train_speed_arms import Arm, ArmName, open_arm
 from models.program import run_program
 from training.engine.device import choose_device
@@ -125,9 +122,9 @@ def markdown(result: Result) -> str:
     per_s: dict[str, list[float]] = {rate.arm: rate.per_s for rate in result.rates}
     rows = []
     for rate in result.rates:
-        peer = per_s.get(rate.arm.replace("ours", "timm"), []) if rate.arm.startswith("ours") else []
-        ratios = [ours / timm for ours, timm in zip(rate.per_s, peer, strict=False)]
-        rows.append([rate.arm, spread(rate.per_s), spread(ratios, 2) if ratios else "", f"{rate.warmup_s:.1f}"])
+        peer = rate.arm.replace("ours", "timm")
+        against = spread(quotients(rate.per_s, per_s[peer]), 2) if peer != rate.arm and peer in per_s else ""
+        rows.append([rate.arm, spread(rate.per_s), against, f"{rate.warmup_s:.1f}"])
     return (
         f"{result.machine}: {setting.architecture}, {setting.picture_px} px, batch {setting.batch_size}, AMP "
         f"{setting.amp}; {setting.rounds} interleaved rounds of {setting.steps} steps. Median [range].\n\n"
@@ -138,26 +135,20 @@ def markdown(result: Result) -> str:
 def _run(command: TrainSpeed, arms: dict[ArmName, Arm], device: torch.device) -> list[Rate]:
     """Measures all loops in turns; the first round is for warm-up."""
     seconds: dict[ArmName, list[float]] = {name: [] for name in arms}
-    for number in track(range(command.rounds + 1), description="rounds", disable=not sys.stderr.isatty()):
-        for name in order_of(number, list(arms)):
-            began = time.perf_counter()
-            arms[name].take(_LEAD_IN)
-            if number > 0:
-                wait_for(device)
-                began = time.perf_counter()
-            arms[name].take(command.steps)
+    for number, name in in_turns(arms, command.rounds + 1):
+        began = time.perf_counter()
+        arms[name].take(_LEAD_IN)
+        if number > 0:
             wait_for(device)
-            seconds[name].append(time.perf_counter() - began)
+            began = time.perf_counter()
+        arms[name].take(command.steps)
+        wait_for(device)
+        seconds[name].append(time.perf_counter() - began)
     rates = []
     for name, (warmup_s, *turns) in seconds.items():
         per_s = [command.steps * command.batch_size / each for each in turns]
         rates.append(Rate(name, per_s, warmup_s))
     return rates
-
-
-def order_of(number: int, names: Sequence[ArmName]) -> list[ArmName]:
-    """The order of the loops in a round: random, but the same in each run of the program."""
-    return random.Random(number).sample(names, len(names))
 
 
 def wait_for(device: torch.device) -> None:

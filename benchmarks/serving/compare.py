@@ -21,7 +21,7 @@ if not __package__:
 import msgspec
 from rich.progress import track
 
-from benchmarks.result import Measured, spread, table, write_result
+from benchmarks.result import Measured, in_turns, quotients, spread, table, write_result
 from benchmarks.serving.flags import (
     DEMONSTRATION,
     Count,
@@ -164,8 +164,7 @@ class Comparison(Measured, frozen=True, kw_only=True):
     def ratios(self, rival: Contender, photograph: str, concurrency: int, ours: Contender = OURS) -> list[float]:
         """How many times as many answers ours gave as a rival, round by round."""
         per_s = {each.contender: each.per_s(photograph, concurrency) for each in self.figures}
-        pairs = zip(per_s.get(ours, []), per_s.get(rival, []), strict=False)
-        return [ours / other for ours, other in pairs if other > 0]
+        return quotients(per_s[ours], per_s[rival])
 
     @property
     def disagreements(self) -> list[str]:
@@ -201,13 +200,10 @@ def measure(command: Compare) -> Comparison:
     plans = {each: _plan(dict.fromkeys(command.concurrencies, ServerConfig())) for each in ours}
     plans |= {choice.contender: _plan(choice.best) for choice in choices}
     turns: dict[Contender, list[Turn]] = {contender: [] for contender in plans}
-    for number in track(range(command.rounds), "rounds", disable=not sys.stderr.isatty()):
-        order = list(plans)
-        first = number % len(order)  # another order in each round
-        for contender in order[first:] + order[:first]:
-            for config, concurrencies in plans[contender].items():
-                with running(place, contender, config) as server:
-                    turns[contender].append(_turn(command, server, config, concurrencies, pictures))
+    for _, contender in in_turns(plans, command.rounds):
+        for config, concurrencies in plans[contender].items():
+            with running(place, contender, config) as server:
+                turns[contender].append(_turn(command, server, config, concurrencies, pictures))
     result = Comparison(
         machine=machine,
         setting=command.without_paths(),

@@ -20,9 +20,8 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import msgspec
-from rich.progress import track
 
-from benchmarks.result import Measured, read_result, spread, table, write_result
+from benchmarks.result import Measured, in_turns, read_result, spread, table, write_result
 from benchmarks.serving.compare import Comparison
 from benchmarks.serving.flags import Count, Flags, Network, PictureFile, Positive, network_of, picture_file
 from benchmarks.serving.load import Load, Outcome, arrivals, closed_loop, one_by_one, open_loop, percentile
@@ -154,11 +153,8 @@ def measure(command: Overload) -> OverloadResult:
     network = network_of(place.bundle)
     configs = {OURS: ServerConfig()} | _rivals(command, network, machine.num_cores)
     bursts: dict[Contender, list[Burst]] = {contender: [] for contender in configs}
-    for number in track(range(command.rounds), "rounds", disable=not sys.stderr.isatty()):
-        order = list(configs)
-        first = number % len(order)  # another order in each round
-        for contender in order[first:] + order[:first]:
-            bursts[contender].append(_burst(command, place, contender, configs[contender], identify(picture.data)))
+    for _, contender in in_turns(configs, command.rounds):
+        bursts[contender].append(_burst(command, place, contender, configs[contender], identify(picture.data)))
     result = OverloadResult(
         machine=machine,
         setting=msgspec.structs.replace(command.without_paths(), compared=None),

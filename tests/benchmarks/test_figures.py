@@ -8,6 +8,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from benchmarks.result import quotients
 from benchmarks.tables import RESULTS
 
 TABLES = [path for path in sorted(RESULTS.rglob("*.json")) if "markdown" in json.loads(path.read_bytes())]
@@ -21,10 +22,6 @@ def leaves(node, path=()):
         yield path, node
     for key, child in children or ():
         yield from leaves(child, (*path, key))
-
-
-def quotients(ours, others):
-    return [one / other for one, other in zip(ours, others, strict=True)]
 
 
 def loader(result):

@@ -2,8 +2,9 @@ import json
 import sys
 
 import msgspec
+import pytest
 
-from benchmarks.result import ROOT, read_result, write_result
+from benchmarks.result import ROOT, in_turns, read_result, write_result
 
 
 class Speed(msgspec.Struct):
@@ -12,22 +13,18 @@ class Speed(msgspec.Struct):
 
 def test_a_result_names_its_command_without_the_folders_of_the_machine(tmp_path, monkeypatch):
     program = str(ROOT / "benchmarks" / "loader.py")
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        [
-            program,
-            "--small",
-            "/data/of/mine/small",
-            "--camera=~/camera/",
-            "--out",
-            "/out",
-            "--side",
-            "a b",
-            "--run",
-            "runs/x",
-        ],
-    )
+    words = [
+        "--small",
+        "/data/of/mine/small",
+        "--camera=~/camera/",
+        "--out",
+        "/out",
+        "--side",
+        "a b",
+        "--run",
+        "runs/x",
+    ]
+    monkeypatch.setattr(sys, "argv", [program, *words])
     write_result(Speed(2.0), "2 a second", tmp_path / "speed.json")
     assert json.loads((tmp_path / "speed.json").read_text()) == {
         "per_s": 2.0,
@@ -35,3 +32,12 @@ def test_a_result_names_its_command_without_the_folders_of_the_machine(tmp_path,
         "markdown": "2 a second",
     }
     assert read_result(tmp_path / "speed.json", Speed) == Speed(2.0)
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 8])
+def test_the_order_of_turns_changes_from_round_to_round(number):
+    turns = [name for _, name in in_turns(range(number), 6)]
+    before = {name: {turns[at - 1] for at in range(1, len(turns)) if turns[at] == name} for name in range(number)}
+    assert min(len(followed) for followed in before.values()) > 1
+    assert turns == [name for _, name in in_turns(range(number), 6)]
+    assert sorted(in_turns("ab", 2)) == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import torch
 
-from benchmarks.train_speed import Result, TrainSpeed, measure, order_of
+from benchmarks.train_speed import Result, TrainSpeed, measure
 from benchmarks.train_speed_arms import open_arm
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # timm leaves them to the collector
@@ -42,15 +42,6 @@ def test_both_loops_train_the_same_network_by_the_same_rules():
     for loop in (network, timm._model):
         assert loop.training
         assert loop.conv_stem.weight.is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.parametrize("number", [2, 3, 4, 8])
-def test_the_order_of_the_loops_changes_from_round_to_round(number):
-    names = [str(name) for name in range(number)]
-    turns = [name for round_ in range(6) for name in order_of(round_, names)]
-    before = {name: {turns[at - 1] for at in range(1, len(turns)) if turns[at] == name} for name in names}
-    assert min(len(followed) for followed in before.values()) > 1
-    assert turns == [name for round_ in range(6) for name in order_of(round_, names)]
 
 
 @pytest.mark.slow
