@@ -21,11 +21,11 @@ import torch
 from PIL import Image
 
 from benchmarks.loader_variants import Epoch, LoaderOptions, PictureSet, Variant, make_set, open_loader
-from benchmarks.result import Measured, in_turns, quotients, rounded, spread, table, write_result
+from benchmarks.result import ROOT, Measured, in_turns, quotients, rounded, spread, table, write_result
 from models.errors import RecipeError
 from models.program import run_program
 
-_PHOTOS = Path(__file__).resolve().parents[2] / "shared" / "data"
+_PHOTOS = ROOT.parent / "shared" / "data"
 _LETTERS: dict[Variant, str] = {
     "torchvision": "(a) torchvision",
     "timm": "(b) timm",

@@ -26,7 +26,7 @@ import msgspec
 import tyro
 from msgspec.structs import replace
 
-from benchmarks.result import spread, table
+from benchmarks.result import ROOT, spread, table
 from models.atomic_file import as_json, replace_together, write_json
 from models.errors import BotanifyError, DataError, RecipeError, without_password
 from models.program import clear_errors, read_flags
@@ -37,8 +37,8 @@ from training.monitor.log import LOG_FILE, Event, read_log, without_repeats
 from training.recipe import check_recipe, read_recipe
 from training.toml_file import Section, check_section, read_toml, section_to_plain
 
-SWEEPS: Final = Path(__file__).parent / "sweeps"
-TRAIN: Final = Path(__file__).resolve().parents[1] / "training" / "train.py"
+SWEEPS: Final = ROOT / "benchmarks" / "sweeps"
+TRAIN: Final = ROOT / "training" / "train.py"
 RUN_FILE: Final = "run.json"
 OUTPUT_FILE: Final = "output.txt"
 _MACHINE_FILE: Final = "machine.json"

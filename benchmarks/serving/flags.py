@@ -8,8 +8,9 @@ from typing import Annotated, Any, Final, Self
 import msgspec
 from msgspec.structs import replace
 
+from benchmarks.result import ROOT
 from benchmarks.serving.photographs import PHOTOGRAPHS, Photograph, PhotographName, drawn_photographs, photographs
-from benchmarks.serving.servers import ROOT, Place
+from benchmarks.serving.servers import Place
 from models.bundle import Bundle, load_bundle
 
 ENVIRONMENT: Final = Path(__file__).resolve().parent / ".venv"

@@ -23,11 +23,13 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Connection:
+class Connection(asyncio.Protocol):
     """A connection that sends one request at a time; use `connect`."""
 
-    def __init__(self, transport: asyncio.Transport, protocol: "_Protocol") -> None:
-        self._transport, self._protocol = transport, protocol
+    def __init__(self) -> None:
+        self._is_kept = True
+        self._answer: asyncio.Future[Answer] | None = None
+        self._start()
 
     async def send(self, request: bytes) -> Answer:
         """Sends a request and returns its answer, which may come before all of the request is sent.
@@ -35,9 +37,11 @@ class Connection:
         Raises:
             ConnectionLost: The connection ended first.
         """
-        answer = self._protocol.expect()
-        self._transport.write(request)
-        return await answer
+        self._answer = asyncio.get_running_loop().create_future()
+        if not self._is_kept:
+            self._fail("the connection is closed")
+        self.write(request)
+        return await self._answer
 
     def write(self, part: bytes) -> None:
         """Sends bytes without waiting for an answer."""
@@ -46,7 +50,7 @@ class Connection:
     @property
     def usable(self) -> bool:
         """Whether another request may be sent."""
-        return self._protocol.usable and not self._transport.is_closing()
+        return self._is_kept and not self._transport.is_closing()
 
     def close(self) -> None:
         """Closes the connection at once, even during a request."""
@@ -60,6 +64,48 @@ class Connection:
     ) -> None:
         self.close()
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio once it is open."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(f"not HTTP: {error}")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Called by asyncio."""
+        self._fail(str(error or "the connection was closed"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        """Called by the parser."""
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Called by the parser."""
+        parser = self._parser
+        self._is_kept = parser.should_keep_alive()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(Answer(parser.get_status_code(), self._headers, b"".join(self._body)))
+        self._start()
+
+    def _start(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+
+    def _fail(self, reason: str) -> None:
+        self._is_kept = False
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionLost(reason))
+
 
 async def connect(port: int) -> Connection:
     """Opens a connection to a server on this machine.
@@ -68,10 +114,10 @@ async def connect(port: int) -> Connection:
         ConnectionLost: The connection was refused.
     """
     try:
-        transport, protocol = await asyncio.get_running_loop().create_connection(_Protocol, "127.0.0.1", port)
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port)
     except OSError as error:
         raise ConnectionLost(str(error)) from error
-    return Connection(transport, protocol)
+    return connection
 
 
 async def fetch(port: int, request: bytes) -> Answer:
@@ -105,49 +151,3 @@ def post_head(path: str, num_bytes: int) -> bytes:
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary={_BOUNDARY}\r\n"
         f"Content-Length: {num_bytes}\r\n\r\n"
     ).encode()
-
-
-class _Protocol(asyncio.Protocol):
-    """Collects one answer at a time."""
-
-    def __init__(self) -> None:
-        self.usable = True
-        self._answer: asyncio.Future[Answer] | None = None
-        self._start()
-
-    def expect(self) -> asyncio.Future[Answer]:
-        self._answer = asyncio.get_running_loop().create_future()
-        if not self.usable:
-            self._fail("the connection is closed")
-        return self._answer
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(f"not HTTP: {error}")
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._fail(str(error or "the connection was closed"))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_body(self, body: bytes) -> None:
-        self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        parser, self.usable = self._parser, self._parser.should_keep_alive()
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(Answer(parser.get_status_code(), self._headers, b"".join(self._body)))
-        self._start()
-
-    def _start(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
-        self._headers: dict[str, str] = {}
-        self._body: list[bytes] = []
-
-    def _fail(self, reason: str) -> None:
-        self.usable = False
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ConnectionLost(reason))

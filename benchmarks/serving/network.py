@@ -17,6 +17,7 @@ if not __package__:
 import msgspec
 import torch
 
+from benchmarks.result import ROOT
 from models.bundle import Bundle, seal_bundle
 from models.bundle_record import BF16_FORMAT_VERSION, FORMAT_VERSION, Architecture, BundleRecord, NetworkFile, Precision
 from models.network import PlantNetwork
@@ -26,7 +27,6 @@ from models.taxonomy import Output, Taxon, Taxonomy
 from training.bundling.onnx_file import fold_batch_norm, write_fp16, write_onnx
 from training.machine import current_commit
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 _FILE: Final = "model.fp32.onnx"
 _FP16_FILE: Final = "model.fp16.onnx"
 _TAXA_A_GENUS: Final = 4

@@ -8,10 +8,11 @@ import msgspec
 import numpy as np
 from PIL import Image
 
+from benchmarks.result import ROOT
 from models.errors import DataError
 from models.preprocess import read_picture, upright_size
 
-PHOTOGRAPHS: Final = Path(__file__).resolve().parents[3] / "shared" / "data" / "photos"
+PHOTOGRAPHS: Final = ROOT.parent / "shared" / "data" / "photos"
 CAMERA_FILE: Final = "phone_12mp.heic"  # the JPEG of that name has 9.1 megapixels
 PhotographName = Literal["1 MP", "12 MP"]
 _ONE_MEGAPIXEL: Final = 1e6

@@ -1,7 +1,6 @@
 """The configuration of a rival server. The rivals' programs import this module, so it imports little itself."""
 
 import os
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -53,8 +52,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class RivalTask(msgspec.Struct, frozen=True, kw_only=True):
     """What a rival server must know: the network and its configuration."""
 
-    network: Path
-    """The ONNX file."""
+    network: str
+    """Path of the ONNX file."""
     input: InputSpec
     temperature: float
     """Divides the logits before the softmax."""
@@ -64,13 +63,9 @@ class RivalTask(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_environment(self) -> dict[str, str]:
         """The environment variable for the rival's program."""
-        return {RIVAL_VARIABLE: msgspec.json.encode(self, enc_hook=str).decode()}
+        return {RIVAL_VARIABLE: msgspec.json.encode(self).decode()}
 
 
 def read_task() -> RivalTask:
     """The task of this process, from its environment."""
-    return msgspec.json.decode(os.environ[RIVAL_VARIABLE], type=RivalTask, dec_hook=_read_path)
-
-
-def _read_path(kind: type[Path], text: object) -> Path:
-    return kind(str(text))
+    return msgspec.json.decode(os.environ[RIVAL_VARIABLE], type=RivalTask)

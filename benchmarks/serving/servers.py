@@ -16,13 +16,13 @@ from typing import Final
 import msgspec
 import onnxruntime
 
+from benchmarks.result import ROOT
 from benchmarks.serving.http_client import ConnectionLost, fetch, get, post_picture
 from benchmarks.serving.process_tree import ProcessTree, free_port
 from benchmarks.serving.server_config import Arithmetic, Decoding, RivalName, RivalTask, ServerConfig, ServerName
 from models.bundle import Bundle
 from models.errors import DataError
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 IDENTIFY: Final = "/identify"
 _RIVALS: Final = Path(__file__).resolve().parent / "rivals"
 _READY_PATHS: Final[Mapping[ServerName, str]] = {
@@ -180,7 +180,7 @@ def _command(place: Place, contender: Contender, config: ServerConfig, port: int
         return [sys.executable, "-m", "serving", *flags, *place.ours], {"PYTHONPATH": os.pathsep.join(paths)}
     network = place.bundle.network("fp32")
     task = RivalTask(
-        network=(place.bundle.folder / network.file).resolve(),
+        network=str((place.bundle.folder / network.file).resolve()),
         input=place.bundle.record.input,
         temperature=network.temperature,
         decoding=contender.decoding,
