@@ -61,14 +61,19 @@ def open_arm(name: ArmName, recipe: Recipe, num_outputs: int, device: torch.devi
         return _Timm(chosen, num_outputs, device, fused=timm_fused)
 
 
+def open_engine(recipe: Recipe, num_outputs: int, device: torch.device) -> Engine:
+    """Creates our engine for a new network, with as many pictures of each class."""
+    shape = recipe.network
+    network = PlantNetwork(shape.architecture, num_outputs, dropout=shape.dropout, drop_path=shape.dropout / 2)
+    classes = TrainingClasses(tuple(range(num_outputs)), num_outputs, (1.0,) * num_outputs)
+    return Engine(recipe, network, device, classes, steps_per_epoch=_STEPS_PER_EPOCH)
+
+
 class _Ours:
     """Our loop: `training/engine/step.py`, called as in `training/engine/loop.py`."""
 
     def __init__(self, recipe: Recipe, num_outputs: int, device: torch.device) -> None:
-        shape = recipe.network
-        network = PlantNetwork(shape.architecture, num_outputs, dropout=shape.dropout, drop_path=shape.dropout / 2)
-        classes = TrainingClasses(tuple(range(num_outputs)), num_outputs, (1.0,) * num_outputs)
-        self._engine = Engine(recipe, network, device, classes, steps_per_epoch=_STEPS_PER_EPOCH)
+        self._engine = open_engine(recipe, num_outputs, device)
         self._batches = generated_batches(recipe, num_outputs, device, torch.channels_last)
         self._read_every, self._step = recipe.run.log_every_steps, 0
 

@@ -29,14 +29,12 @@ from benchmarks.gpu import forecasts
 from benchmarks.gpu.forecasts import Compared, compare
 from benchmarks.result import Measured, table, write_result
 from benchmarks.train_speed import TrainSpeed, wait_for
-from benchmarks.train_speed_arms import generated_batches
+from benchmarks.train_speed_arms import generated_batches, open_engine
 from models.atomic_file import write_bytes
 from models.cores import cores
-from models.network import PlantNetwork
 from models.program import run_program
 from training.dataset.manifest import Manifest
 from training.engine.device import choose_device
-from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
 from training.loading.data import training_loader
 from training.recipe import Compile, DataRecipe, HardwareRecipe, Recipe
@@ -200,15 +198,7 @@ def _engine(command: StepProfile, case: Case, device: torch.device) -> tuple[Eng
         hardware=msgspec.structs.replace(base.hardware, compile=case.compiled),
         schedule=msgspec.structs.replace(base.schedule, ema_decay=0.999 if case.ema else 0.0),
     )
-    network = PlantNetwork(command.architecture, command.num_outputs, dropout=0.4, drop_path=0.2)
-    outputs = range(command.num_outputs)
-    engine = Engine(
-        recipe,
-        network,
-        device,
-        TrainingClasses(tuple(outputs), len(outputs), (1.0,) * len(outputs)),
-        steps_per_epoch=10_000,
-    )
+    engine = open_engine(recipe, command.num_outputs, device)
     for module in engine.network.modules():
         if isinstance(module, nn.SiLU):
             module.inplace = case.silu_in_place

@@ -3,14 +3,11 @@
 import pytest
 import torch
 
-from models.network import PlantNetwork
-from training.engine.losses import TrainingClasses
-from training.engine.step import Engine
+from benchmarks.train_speed_arms import open_engine
 from training.loading.negatives import NOT_A_PLANT
 from training.recipe import check_recipe, read_recipe, recipe_files
 from training.toml_file import section_to_plain
 
-CPU = torch.device("cpu")
 NAMES = [path.stem for path in recipe_files() if path.stem != "debug"]
 
 
@@ -32,10 +29,7 @@ def graphs_of(recipe_path, sides, monkeypatch):
     plain["negatives"] |= {"negatives": [str(recipe_path)]}  # only that there are some matters
     plain["schedule"] |= {"accumulate": 1}
     recipe = check_recipe(plain, "rehearsal")
-    shape = recipe.network
-    network = PlantNetwork(shape.architecture, 20, dropout=shape.dropout, drop_path=shape.dropout / 2)
-    classes = TrainingClasses(tuple(range(20)), 20, (300.0,) * 20)
-    engine = Engine(recipe, network, CPU, classes, steps_per_epoch=1000)
+    engine = open_engine(recipe, 20, torch.device("cpu"))
     labels = torch.tensor([0, 1, 2, NOT_A_PLANT])
     for step, side in enumerate((*sides, sides[-1])):
         engine.train_mode()  # as at the start of an epoch
