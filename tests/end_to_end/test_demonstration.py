@@ -1,6 +1,5 @@
 """The released demonstration bundle: its stated figures, in process and over HTTP."""
 
-import io
 import json
 import re
 import sys
@@ -8,28 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import ExifTags, Image, ImageOps
+from PIL import Image, ImageOps
 
 from models.bundle import load_bundle
 from models.ranking import output_probabilities, taxon_probabilities
 from serving.settings import find_bundle
 from tests.end_to_end.photographs import listed
 from tests.make import PHOTOS, ROOT, on_photos, ran
+from tests.models.pictures import as_camera_file
 from tests.serving import program
 from training.dataset.audit.examine import examine
 from training.dataset.manifest import Manifest
 from training.evaluation.pictures import Pictures, bundle_network
 from training.prepare import CACHE_FILE, Sources, prepare
 
-TRANSPOSE_OF = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_90,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_270,
-}
 MAX_BUNDLE_BYTES = 15_000_000
 NUM_TEST = 1531  # of data_plants
 SAME_PHOTOGRAPHS = ROOT / "benchmarks" / "results" / "amd-epyc-2-cores" / "same_photographs.json"
@@ -129,22 +120,14 @@ def scores_of(service, picture):
     return {taxon["taxon_id"]: taxon["score"] for taxon in answer["predictions"]}
 
 
-def stored_as(upright, orientation):
-    """The picture as a camera in this orientation stores it: rotated pixels, and the EXIF tag to undo that."""
-    rotated = upright if orientation == 1 else upright.transpose(TRANSPOSE_OF[orientation])
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
-    stream = io.BytesIO()
-    rotated.save(stream, "JPEG", quality=95, subsampling=0, exif=exif)
-    return stream.getvalue()
-
-
 @pytest.mark.slow
 @on_photos
 @pytest.mark.parametrize("name", ["orientation/landscape_1.jpg", "orientation/portrait_1.jpg", "phone_flower_8mp.jpg"])
 def test_one_photograph_in_all_eight_orientations_gets_one_answer(service, name):
     upright = ImageOps.exif_transpose(Image.open(PHOTOS / "photos" / name))
-    expected, *others = [scores_of(service, stored_as(upright, orientation)) for orientation in range(1, 9)]
+    expected, *others = [
+        scores_of(service, as_camera_file(upright, "JPEG", orientation)) for orientation in range(1, 9)
+    ]
     first = max(expected, key=expected.get)
     for scores in others:
         assert scores[first] > max(scores.values()) - 0.01  # the same name, or a tie on a scene without a flower
