@@ -58,6 +58,15 @@ def with_commands(folder, **more):
     return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"} | more
 
 
+def project_files():
+    """Every file that git tracks or would track, so that a new file is looked at before its first commit."""
+    try:
+        listing = ran("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listing.split("\0") if name and (ROOT / name).is_file()]
+
+
 def kill_when(condition, *command):
     """Starts a program, and kills it as soon as the condition holds."""
     words = [str(word) for word in command]

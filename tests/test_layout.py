@@ -4,13 +4,11 @@ import re
 import subprocess
 import tomllib
 from importlib.metadata import distribution
-from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.make import ROOT, ran
+from tests.make import ROOT, project_files, ran
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCK = (ROOT / "requirements.lock").read_text()
@@ -22,16 +20,6 @@ PLACES = re.compile(
     r"https?://[^\s\"'<>)]+/(?:simple|packages|debian)/|"
     r"(?<![\w.~/])/(?:home|root|Users|work)/[\w.]|[A-Z]:\\Users\\"
 )
-
-
-def project_files() -> list[Path]:
-    """Gives every file that git tracks or would track, so that a new file is looked at before its first commit."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    try:
-        listing = ran(*command, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("not a git checkout")
-    return [ROOT / name for name in listing.split("\0") if name and (ROOT / name).is_file()]
 
 
 def pins() -> dict[str, str]:

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.serving.process_tree import free_port
 from serving.settings import Settings
 from tests.docs.pages import DOCS, shell_blocks
-from tests.make import ROOT, ran
+from tests.make import ROOT, project_files
 from tests.serving.program import service
 from training.drawn import Drawn, write_class_folders
 
@@ -35,8 +35,7 @@ def section(title: str) -> str:
 
 
 def folders_on_disk() -> set[str]:
-    tracked = ran("git", "ls-files", "--cached", "--others", "--exclude-standard", check=True)
-    parents = {Path(line).parent for line in tracked.stdout.splitlines() if (ROOT / line).exists()}
+    parents = {path.parent.relative_to(ROOT) for path in project_files()}
     names = {"/".join(parent.parts[:depth]) for parent in parents for depth in (1, 2) if len(parent.parts) >= depth}
     return {name for name in names if "/" not in name or name.startswith("training/")} - {".ci"}
 
