@@ -15,7 +15,6 @@ from models.preprocess import read_picture, upright_size
 PHOTOGRAPHS: Final = ROOT.parent / "shared" / "data" / "photos"
 CAMERA_FILE: Final = "phone_12mp.heic"  # the JPEG of that name has 9.1 megapixels
 PhotographName = Literal["1 MP", "12 MP"]
-_ONE_MEGAPIXEL: Final = 1e6
 _QUALITY: Final = 90  # with chroma at half resolution, about what phones store
 
 
@@ -42,8 +41,10 @@ def photographs(folder: Path) -> dict[PhotographName, Photograph]:
             remedy="name the folder with --photographs",
         )
     image = read_picture(path.read_bytes()).image
+    factor = (1e6 / (image.width * image.height)) ** 0.5
+    small = image.resize((round(image.width * factor), round(image.height * factor)), Image.Resampling.BICUBIC)
     return {
-        "1 MP": photograph("1 MP", _encoded(_scaled(image, _ONE_MEGAPIXEL), "JPEG", quality=_QUALITY)),
+        "1 MP": photograph("1 MP", _encoded(small, "JPEG", quality=_QUALITY)),
         "12 MP": photograph("12 MP", _encoded(image, "JPEG", quality=_QUALITY)),
     }
 
@@ -77,14 +78,9 @@ def oversized_png() -> bytes:
     return _encoded(Image.new("1", (7000, 6000)), "PNG")
 
 
-def hostile_webp(width: int = 10_000, height: int = 5_000) -> bytes:
+def hostile_webp() -> bytes:
     """A WebP of 50 megapixels in about 100 kB; decoding it would take several hundred megabytes."""
-    return _encoded(Image.new("RGB", (width, height), (40, 90, 30)), "WEBP", quality=1, method=0)
-
-
-def _scaled(image: Image.Image, pixels: float) -> Image.Image:
-    factor = (pixels / (image.width * image.height)) ** 0.5
-    return image.resize((round(image.width * factor), round(image.height * factor)), Image.Resampling.BICUBIC)
+    return _encoded(Image.new("RGB", (10_000, 5_000), (40, 90, 30)), "WEBP", quality=1, method=0)
 
 
 def _encoded(image: Image.Image, file_format: str, **options: int) -> bytes:

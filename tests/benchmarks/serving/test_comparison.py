@@ -10,27 +10,26 @@ from benchmarks.serving.servers import OURS, Contender
 from training.machine import Machine
 
 MACHINE = Machine("EPYC", 2, 25.0, "Linux", "3.11", {}, "0" * 40)
-B4 = Network("random", "efficientnet_b4", 380, 5337, "a" * 64)
 LITSERVE = Contender("LitServe", "full")
-A_CORE_EACH, ALL_CORES = ServerConfig(workers=2), ServerConfig(intra_op=2, spinning=True)
+A_CORE_EACH = ServerConfig(workers=2)
 
 
-def turn(per_s, setting=A_CORE_EACH, left=0, **concurrencies):
+def turn(per_s, left=0, numbers=(1, 8)):
     cells = [Cell(name, number, per_s * (2 if name == "1 MP" else 1), 100.0, 200.0, {"200": 9}, 0.02, 240.0)
-             for name in ("1 MP", "12 MP") for number in concurrencies.get("numbers", (1, 8))]  # fmt: skip
-    return Turn(cells, setting, 5.0, 300.0, 400.0, left)
+             for name in ("1 MP", "12 MP") for number in numbers]  # fmt: skip
+    return Turn(cells, A_CORE_EACH, 5.0, 300.0, 400.0, left)
 
 
-def comparison(ours=(8.0, 9.0, 7.0), litserve=(4.0, 3.0, 3.5), network=B4, **changes):
+def comparison(ours=(8.0, 9.0, 7.0), litserve=(4.0, 3.0, 3.5), **changes):
     found = Comparison(
         machine=MACHINE,
         measured_on="2026-11-21",
         setting=Compare(rounds=3),
-        network=network,
+        network=Network("random", "efficientnet_b4", 380, 5337, "a" * 64),
         photographs=[PictureFile("1 MP", 1.0, 300_000), PictureFile("12 MP", 12.2, 2_900_000)],
         versions={"litserve": "0.2.19"},
         own_versions={"litestar": "2.25"},
-        choices=[Choice(LITSERVE, {1: ALL_CORES, 8: A_CORE_EACH})],
+        choices=[Choice(LITSERVE, {1: ServerConfig(intra_op=2, spinning=True), 8: A_CORE_EACH})],
         figures=[
             Figures(OURS, [turn(per_s) for per_s in ours]),
             Figures(LITSERVE, [turn(per_s, left=5) for per_s in litserve]),

@@ -15,7 +15,6 @@ from tests.serving.web.test_browser_pictures import noise
 pytestmark = pytest.mark.slow
 
 SLOW_UPLOAD = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": 60_000}  # bytes per second
-FAST = {**SLOW_UPLOAD, "uploadThroughput": -1}
 
 
 def refusal(code="overloaded", retry_after_s=1, detail="The service has more to do than it can."):
@@ -53,10 +52,10 @@ def test_rate_of_a_real_service_is_waited_for(new_page, bundle_folder):
 # ---- uploads
 
 
-def throttled(page, conditions):
+def throttled(page):
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
-    session.send("Network.emulateNetworkConditions", conditions)
+    session.send("Network.emulateNetworkConditions", SLOW_UPLOAD)
     return session
 
 
@@ -72,7 +71,7 @@ def wait_until_half_sent(page):
 
 def test_upload_shows_how_much_has_been_sent(open_real_tab):
     tab = open_real_tab()
-    throttled(tab.page, SLOW_UPLOAD)
+    throttled(tab.page)
     tab.choose(LARGE)
     wait_until_half_sent(tab.page)
     assert re.search(r"Sending 1 picture …\s+\d\d%", tab.page.inner_text("#answer"))
@@ -84,12 +83,12 @@ def test_service_that_goes_away_in_the_middle_is_said_to_be_gone_and_asked_again
     with service(bundle_folder) as running:
         _, port = running.address()
         tab = Tab(new_page(), running.url)
-        session = throttled(tab.page, SLOW_UPLOAD)
+        session = throttled(tab.page)
         tab.choose(LARGE)
         wait_until_half_sent(tab.page)
         running.stop(signal.SIGKILL)
     assert "The service did not answer" in tab.problem_text()
-    session.send("Network.emulateNetworkConditions", FAST)
+    session.send("Network.emulateNetworkConditions", SLOW_UPLOAD | {"uploadThroughput": -1})
     with service(bundle_folder, "--port", str(port)):
         tab.page.click("button:text-is('Try again')")
         tab.answer_text()

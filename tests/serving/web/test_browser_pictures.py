@@ -30,9 +30,9 @@ def offer_a_rose(page):
     page.route("**/rose.jpg", lambda route: route.fulfill(body=DOG_ROSE["buffer"], content_type="image/jpeg"))
 
 
-def noise(size, seed=0):
+def noise(size):
     """A picture that hardly compresses."""
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8))
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8))
 
 
 def sent_pictures(body):
@@ -91,15 +91,15 @@ def test_text_named_jpg_is_refused_in_words_for_people(open_real_tab):
 # ---- large pictures
 
 
-def photograph_of_a_phone(orientation=6):
+def photograph_of_a_phone():
     """A large JPEG, red on the left and blue on the right of its upright form, with EXIF and a place."""
     upright = Image.new("RGB", (1500, 2000), RED)
     upright.paste(BLUE, (750, 0, 1500, 2000))
     upright.paste(noise((1500, 1400)), (0, 600))
     exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
+    exif[ExifTags.Base.Orientation] = 6
     exif.get_ifd(ExifTags.IFD.GPSInfo)[ExifTags.GPS.GPSLatitude] = (52.0, 31.0, 12.0)
-    stored = upright.transpose(Image.Transpose.ROTATE_90)  # a viewer turns it back, by orientation 6
+    stored = upright.transpose(Image.Transpose.ROTATE_90)  # a viewer turns it back
     return encode(stored, "JPEG", quality=95, exif=exif)
 
 
