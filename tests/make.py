@@ -4,6 +4,9 @@ import importlib
 import os
 import signal
 import subprocess
+import threading
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from unittest.mock import patch
 
@@ -74,6 +77,29 @@ def kill_when(condition, *command):
         wait_until(condition, process)
         process.kill()
     assert process.returncode == -signal.SIGKILL, "it had ended before"
+
+
+@contextmanager
+def http_server(answer):
+    """A server on this machine that answers each request by `answer(handler)`; gives its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_any(self):
+            with suppress(ConnectionError):
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                answer(self)
+
+        do_GET = do_HEAD = do_POST = do_any
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 def require_ended(processes):

@@ -7,39 +7,15 @@ import os
 import threading
 import time
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import msgspec
 import pytest
 
 from serving.client import AsyncClient, Client, ServiceRefusal, ServiceUnreachable
+from tests.make import http_server
 from tests.serving.client.test_exchange import ANSWER
 from tests.waiting import wait_until
-
-
-@contextmanager
-def http_server(answer):
-    """A server that answers each POST by `answer(handler)`."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            with suppress(ConnectionError):
-                answer(self)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def trickle(start):

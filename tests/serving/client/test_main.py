@@ -12,7 +12,8 @@ import pytest
 
 from serving.client.__main__ import in_words, main
 from serving.schemas import PlaceUse, Problem
-from tests.serving.client.test_deadlines import http_server, respond
+from tests.make import http_server
+from tests.serving.client.test_deadlines import respond
 from tests.serving.client.test_exchange import ANSWER
 from tests.serving.program import ENVIRONMENT, ROOT
 from tests.serving.tiny import jpeg

@@ -3,8 +3,9 @@
 import os
 import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from unittest.mock import patch
+
+from tests.make import http_server
 
 
 class FileServer:
@@ -19,24 +20,9 @@ class FileServer:
 
     @contextmanager
     def running(self):
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                outer.answer(self)
-
-            do_HEAD = do_GET
-
-            def log_message(self, *_):
-                pass
-
-        here = patch.dict(os.environ, NO_PROXY="127.0.0.1")
-        with here, ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            server.daemon_threads = True
-            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-            yield f"http://127.0.0.1:{server.server_port}"
+        with patch.dict(os.environ, NO_PROXY="127.0.0.1"), http_server(self.answer) as url:
+            yield url
             self.hold.set()
-            server.shutdown()
 
     def answer(self, request):
         span = request.headers.get("Range", "")

@@ -2,8 +2,6 @@ import pickle
 import socket
 import time
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 
 import pytest
 import timm
@@ -13,6 +11,7 @@ from safetensors.torch import save_file
 
 from models.errors import CheckpointError
 from models.network import PlantNetwork
+from tests.make import http_server
 from tests.training.small import RECIPE, are_equal, require_one_line, run_main, weights_of
 from training.engine import weights
 from training.engine.checkpoint import read_checkpoint
@@ -205,24 +204,12 @@ def test_imagenet_fills_the_backbone_from_what_timm_gives(monkeypatch):
     assert note == f"weights from timm's hub, {NAME}.r160_in1k; the classifier starts at random"
 
 
-@contextmanager
 def hub_that_answers(status):
-    """A hub on this machine; the address is given."""
+    def answer(request):
+        request.send_response(status)
+        request.end_headers()
 
-    class Answer(BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
-        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+    return http_server(answer)
 
 
 @contextmanager
