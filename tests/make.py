@@ -36,18 +36,24 @@ class _Parsed(BaseException):
     """The command line was accepted; the program goes no further."""
 
 
+def main_of(program):
+    """The main function of a program, a file or a module."""
+    name = program.removesuffix(".py").replace("/", ".")
+    is_folder = (ROOT / name.replace(".", "/")).is_dir()
+    return importlib.import_module(f"{name}.__main__" if is_folder else name).main
+
+
 def require_accepted(program, *arguments):
-    """Asserts that a program, a file or a module, accepts a command line."""
+    """Asserts that a program accepts a command line."""
     real = tyro.cli
 
     def parse_only(*flags, **options):
         real(*flags, **options)
         raise _Parsed
 
-    name = program.removesuffix(".py").replace("/", ".")
-    module = importlib.import_module(f"{name}.__main__" if (ROOT / name.replace(".", "/")).is_dir() else name)
+    main = main_of(program)
     with patch("tyro.cli", parse_only), patch("sys.argv", [program, *arguments]), pytest.raises(_Parsed):
-        module.main()
+        main()
 
 
 def fake_command(folder, name, body="exit 0"):

@@ -1,7 +1,6 @@
 """README.md agrees with the project: its map with the disk, its figures with the results, its commands by running."""
 
 import contextlib
-import importlib
 import json
 import math
 import re
@@ -9,15 +8,15 @@ import shlex
 import shutil
 import statistics
 import subprocess
-import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from benchmarks.serving.process_tree import free_port
 from serving.settings import Settings
 from tests.docs.pages import DOCS, shell_blocks
-from tests.make import ROOT, project_files
+from tests.make import ROOT, main_of, project_files
 from tests.serving.program import service
 from training.drawn import Drawn, write_class_folders
 
@@ -191,13 +190,9 @@ def run(command: str, folder: Path, training: str = TINY) -> None:
     """Runs a command as a page has it, in this process; a training by a recipe of the project gets further flags."""
     flags = {"prepare.py": "--workers 1", "evaluate.py": "--workers 0", "train.py own_folder": training}
     added = " ".join(words for start, words in flags.items() if command.startswith(f"python training/{start}"))
-    program, *arguments = shlex.split(f"{command.removeprefix('python ')} {added}")
-    if program == "-m":
-        program = f"{arguments.pop(0)}.__main__"
-    main = importlib.import_module(program.removesuffix(".py").replace("/", ".")).main
-    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
-        patch.setattr(sys, "argv", [program, *arguments])
-        main()
+    program, *arguments = shlex.split(f"{command.removeprefix('python ').removeprefix('-m ')} {added}")
+    with patch("sys.argv", [program, *arguments]), contextlib.chdir(folder):
+        main_of(program)()
 
 
 @pytest.mark.timeout(300)
