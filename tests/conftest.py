@@ -9,6 +9,7 @@ from multiprocessing import forkserver
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.make import PHOTOS
 from training.processes import clean_context
 
 # What the test files import stays: to look through it for garbage again and again took a third of their import.
@@ -39,6 +40,17 @@ _OF_WORKERS = (
 def pytest_collection_modifyitems(items):
     """The files of tests/models are short. At the end they keep both processes busy; a long one leaves one idle."""
     items.sort(key=lambda item: item.path.parent.name == "models")
+
+
+def pytest_runtest_setup(item):
+    """A test for which this machine lacks something is skipped."""
+    if item.get_closest_marker("photos") and not PHOTOS.is_dir():
+        pytest.skip(f"no photographs at {PHOTOS}; set BOTANIFY_PHOTOS")
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs an NVIDIA GPU")
 
 
 def pytest_collection_finish():

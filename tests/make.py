@@ -18,12 +18,6 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
-_WITHOUT_PHOTOS = pytest.mark.skipif(not PHOTOS.is_dir(), reason=f"no photographs at {PHOTOS}; set BOTANIFY_PHOTOS")
-
-
-def on_photos(test):
-    """Marks a test that needs photographs."""
-    return pytest.mark.photos(_WITHOUT_PHOTOS(test))
 
 
 def ran(*command, cwd=ROOT, check=False, **options):

@@ -1,9 +1,11 @@
 import pytest
 import torch
+from msgspec.structs import replace
 
 from benchmarks.gpu.small_weights import SmallWeights, write_small_weights
 from models.network import PlantNetwork
-from training.engine.checkpoint import Checkpoint, write_checkpoint
+from tests.training.engine.test_checkpoint import TINY
+from training.engine.checkpoint import write_checkpoint
 from training.engine.weights import load_weights
 
 
@@ -20,24 +22,8 @@ def network(num_outputs, seed):
 def weights(tmp_path):
     """The file that the program makes of a checkpoint."""
     path = tmp_path / "best.pt"
-    write_checkpoint(
-        path,
-        Checkpoint(
-            architecture="test_efficientnet",
-            network=network(3, 1).state_dict(),
-            ema=network(3, 2).state_dict(),
-            optimizer={},
-            scheduler={},
-            scaler={},
-            position={},
-            recipe={},
-            output_keys=["drawn:a", "drawn:b", "drawn:c"],
-            manifest_sha256="",
-            global_batch=1,
-            git_commit="",
-            trained_on="",
-        ),
-    )
+    first, averaged = (network(3, seed).state_dict() for seed in (1, 2))
+    write_checkpoint(path, replace(TINY, network=first, ema=averaged, output_keys=["drawn:a", "drawn:b", "drawn:c"]))
     out = tmp_path / "weights.safetensors"
     write_small_weights(SmallWeights(checkpoint=path, out=out))
     return out

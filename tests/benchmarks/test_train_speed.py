@@ -63,7 +63,6 @@ def test_the_compiled_loops_run(capsys, monkeypatch, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_on_a_gpu_both_loops_scale_their_loss():
     found = measure(TrainSpeed(picture_px=64, batch_size=8, rounds=1, steps=3, arms=("ours", "timm")))
     assert all(rate.per_s[0] > 0 for rate in found.rates)

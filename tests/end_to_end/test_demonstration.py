@@ -13,7 +13,7 @@ from models.bundle import load_bundle
 from models.ranking import output_probabilities, taxon_probabilities
 from serving.settings import find_bundle
 from tests.end_to_end.photographs import listed
-from tests.make import PHOTOS, ROOT, on_photos, ran
+from tests.make import PHOTOS, ROOT, ran
 from tests.models.pictures import as_camera_file
 from tests.serving import program
 from training.dataset.audit.examine import examine
@@ -73,7 +73,7 @@ def rows_of_flowers17(manifest):
     return rows[manifest.table["source"].take(rows).cast("string").to_numpy() == "flowers17"]
 
 
-@on_photos
+@pytest.mark.photos
 @pytest.mark.slow
 class TestPhotographs:
     def test_http_and_in_process_agree_and_name_the_published_flowers_as_often_as_stated(
@@ -121,7 +121,7 @@ def scores_of(service, picture):
 
 
 @pytest.mark.slow
-@on_photos
+@pytest.mark.photos
 @pytest.mark.parametrize("name", ["orientation/landscape_1.jpg", "orientation/portrait_1.jpg", "phone_flower_8mp.jpg"])
 def test_one_photograph_in_all_eight_orientations_gets_one_answer(service, name):
     upright = ImageOps.exif_transpose(Image.open(PHOTOS / "photos" / name))
@@ -134,7 +134,7 @@ def test_one_photograph_in_all_eight_orientations_gets_one_answer(service, name)
         assert scores == pytest.approx(expected, abs=0.02)
 
 
-@on_photos
+@pytest.mark.photos
 @pytest.mark.parametrize(("shape", "size"), [("landscape", (600, 450)), ("portrait", (450, 600))])
 def test_files_of_all_eight_orientations_have_their_upright_size(service, shape, size):
     # Only the size is compared, since each file shows another large digit in its center (benchmarks/LOG.md).

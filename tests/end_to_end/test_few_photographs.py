@@ -8,7 +8,7 @@ import pytest
 from models.bundle import load_bundle
 from models.ranking import NAMES_ARE_GUESSES
 from tests.end_to_end.photographs import WEIGHTS, answers, by_name, link, listed
-from tests.make import PHOTOS, ROOT, on_photos, ran
+from tests.make import PHOTOS, ROOT, ran
 
 SETS = [PHOTOS / "plants" / name for name in ("garden_flowers", "wild_plants")]
 NUM_TAXA, NUM_KNOWN, NUM_NEW = 12, 20, 40
@@ -22,7 +22,7 @@ def draw_photographs():
     return {name: chance.sample(photographs[name], NUM_KNOWN + NUM_NEW) for name in chance.sample(names, NUM_TAXA)}
 
 
-@on_photos
+@pytest.mark.photos
 @pytest.mark.slow
 def test_twelve_plants_with_twenty_photographs_each_end_in_names(tmp_path):
     drawn = draw_photographs()

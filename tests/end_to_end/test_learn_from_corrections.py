@@ -12,7 +12,7 @@ from models.bundle import load_bundle
 from tests.docs.pages import DOCS, ROOT, shell_blocks, text_of
 from tests.end_to_end.photographs import WEIGHTS, answers, by_name, link, listed
 from tests.end_to_end.test_readme import TINY, run
-from tests.make import PHOTOS, on_photos
+from tests.make import PHOTOS
 from tests.serving.program import service
 from training.drawn import Drawn, write_class_folders
 
@@ -69,7 +69,7 @@ def test_the_commands_of_the_page_lead_to_a_service_that_has_learned(tmp_path):
     follow_the_page(tmp_path, TINY, chosen)
 
 
-@on_photos
+@pytest.mark.photos
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_sixty_corrections_of_a_confused_flower_raise_its_recall_and_cost_the_others_nothing(tmp_path):

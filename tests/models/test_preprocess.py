@@ -16,7 +16,7 @@ from models.preprocess import (
     to_network_input,
     upright_size,
 )
-from tests.make import PHOTOS, on_photos
+from tests.make import PHOTOS
 from tests.models.pictures import (
     BLUE,
     GREEN,
@@ -176,7 +176,7 @@ def test_input_description_out_of_range_is_refused(change):
 # ---- photographs
 
 
-@on_photos
+@pytest.mark.photos
 def test_every_photograph_decodes():
     spec = InputSpec(height=380, width=380, train_px=320)
     paths = sorted(path for path in (PHOTOS / "photos").rglob("*") if path.suffix.lower() in {".jpg", ".heic"})
@@ -190,7 +190,7 @@ def test_every_photograph_decodes():
         assert pixels.std() > 0.1, path
 
 
-@on_photos
+@pytest.mark.photos
 @pytest.mark.parametrize("name", ["landscape", "portrait"])
 def test_photograph_of_every_orientation_gives_one_input(name):
     spec = InputSpec(height=128, width=128, train_px=128)

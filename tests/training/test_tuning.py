@@ -351,7 +351,6 @@ def test_a_trial_ends_with_the_program_that_asked_for_it(tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_memory_of_a_gpu_is_measured_and_too_little_is_an_outcome():
     recipe, device = replace(TINY, hardware=replace(TINY.hardware, device="cuda", amp="fp16")), torch.device("cuda", 0)
     trial = launch(with_batch_size(recipe, 64), THREE, device)

@@ -3,7 +3,6 @@
 import pytest
 
 from benchmarks.serving.photographs import (
-    PHOTOGRAPHS,
     broken,
     drawn,
     drawn_photographs,
@@ -14,6 +13,7 @@ from benchmarks.serving.photographs import (
 )
 from models.errors import DataError, TooManyPixels, UnreadableImage
 from models.preprocess import read_picture, upright_size
+from tests.make import PHOTOS
 
 
 def test_drawn_photographs_have_one_and_twelve_megapixels():
@@ -25,13 +25,11 @@ def test_drawn_photographs_have_one_and_twelve_megapixels():
 
 @pytest.mark.photos
 def test_the_photograph_has_one_and_twelve_megapixels():
-    if not PHOTOGRAPHS.is_dir():
-        pytest.skip(f"there is no {PHOTOGRAPHS}")
-    found = photographs(PHOTOGRAPHS)
+    found = photographs(PHOTOS / "photos")
     assert found["1 MP"].megapixels == pytest.approx(1.0, abs=0.01)
     assert found["12 MP"].megapixels == pytest.approx(12.2, abs=0.1)
     assert read_picture(found["1 MP"].data).format == read_picture(found["12 MP"].data).format == "JPEG"
-    assert len(others(PHOTOGRAPHS)) >= 3
+    assert len(others(PHOTOS / "photos")) >= 3
 
 
 def test_a_folder_without_the_photograph_is_an_error(tmp_path):

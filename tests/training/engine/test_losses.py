@@ -165,8 +165,6 @@ def test_expected_samples_match_those_of_the_sampler(long_tailed, sampling, targ
 @pytest.mark.gpu
 @pytest.mark.parametrize("target", ["output", "taxon"])
 def test_a_gpu_gives_the_same_loss_without_waiting(target):
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
     recipe = LossRecipe(target=target, label_smoothing=0.1, logit_adjustment=1.0)
     batch = tensors(*make_batch(6), dtype=torch.float32)
     loss = TrainingLoss(recipe, MIXED, torch.device("cuda"))

@@ -19,11 +19,9 @@ from training.engine.validation import validate
 from training.loading.data import EVALUATION_BATCH
 from training.monitor.memory import OutOfMemory
 
-NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-ON_GPU = (pytest.mark.gpu, NO_GPU)
 SETTINGS = [
-    pytest.param(("cuda", "fp16"), marks=ON_GPU, id="GPU fp16"),
-    pytest.param(("cuda", "bf16"), marks=ON_GPU, id="GPU bf16"),
+    pytest.param(("cuda", "fp16"), marks=pytest.mark.gpu, id="GPU fp16"),
+    pytest.param(("cuda", "bf16"), marks=pytest.mark.gpu, id="GPU bf16"),
     pytest.param(("cpu", "off"), id="CPU float32"),
     pytest.param(("cpu", "bf16"), marks=pytest.mark.slow, id="CPU bf16"),
 ]

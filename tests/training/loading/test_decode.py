@@ -5,7 +5,7 @@ from PIL import Image
 
 from models.errors import TooManyPixels, UnreadableImage, UnsupportedFormat
 from models.preprocess import read_picture
-from tests.make import PHOTOS, on_photos
+from tests.make import PHOTOS
 from tests.models.pictures import as_camera_file, as_stored, claiming_size, encode, exif, foliage, scene
 from training.loading.decode import Crop, CropReader
 
@@ -84,7 +84,7 @@ def test_crops_are_close_to_those_of_a_full_decode(scale, subsampling):
     assert error(data, Crop(16, 32, 1040, 880), side_px=800 // scale) < MOST_ERROR[scale]
 
 
-@on_photos
+@pytest.mark.photos
 @pytest.mark.parametrize(("scale", "side_px"), [(1, 340), (2, 340), (4, 340), (8, 120)])
 def test_crops_of_camera_files_are_close_to_those_of_a_full_decode(scale, side_px, decoded_sizes):
     paths = sorted((PHOTOS / "photos").glob("*.jpg"))

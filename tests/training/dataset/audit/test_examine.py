@@ -13,7 +13,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from models.errors import DataError
-from tests.make import PHOTOS, kill_when, on_photos
+from tests.make import PHOTOS, kill_when
 from tests.waiting import wait_until
 from training.dataset.audit.examine import examine
 from training.dataset.sources.record import ImageInfo, LeftOut
@@ -271,7 +271,7 @@ def hangs(process):
         return False
 
 
-@on_photos
+@pytest.mark.photos
 def test_the_re_encoded_leak_is_near_its_original_and_nothing_else_is(examine_files):
     leak = LAYOUTS / "house_plants" / "Sunflower (Helianthus annuus)" / "leak.jpg"
     others = sorted((LAYOUTS / "inat2021" / "train").rglob("*.jpg"))
