@@ -28,7 +28,7 @@ from benchmarks.gpu.forecasts import Compared, compare
 from benchmarks.result import Measured, table, write_result
 from benchmarks.serving.compare import Cell, measure_cell
 from benchmarks.serving.flags import ENVIRONMENT, Network, PictureFile, network_of, picture_file
-from benchmarks.serving.load import one_by_one
+from benchmarks.serving.load import latencies_ms, one_by_one
 from benchmarks.serving.photographs import Photograph, drawn, drawn_photographs, photograph
 from benchmarks.serving.server_config import ServerConfig
 from benchmarks.serving.servers import OURS, Place, identify, own_versions, running
@@ -212,7 +212,7 @@ def _serve(command: ServiceSpeed, bundle: Bundle, pictures: Sequence[Photograph]
     flags = ("--provider", command.provider, "--precision", command.precision)
     with running(Place(bundle, ENVIRONMENT, flags), OURS, ServerConfig()) as server:
         load = asyncio.run(one_by_one(server.port, identify(pictures[0].data), 1 + _LATER))
-        first_ms, *later_ms = (outcome.latency_s * 1000 for outcome in load.outcomes)
+        first_ms, *later_ms = latencies_ms(load.outcomes)
         served = [
             measure_cell(server, each, clients, command.seconds, command.lead_in_s)
             for each in pictures

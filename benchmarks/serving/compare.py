@@ -22,20 +22,11 @@ import msgspec
 from rich.progress import track
 
 from benchmarks.result import Measured, in_turns, quotients, spread, table, write_result
-from benchmarks.serving.flags import (
-    DEMONSTRATION,
-    Count,
-    Flags,
-    Network,
-    PictureFile,
-    Positive,
-    network_of,
-    picture_file,
-)
+from benchmarks.serving.flags import DEMONSTRATION, Flags, Network, PictureFile, network_of, picture_file
 from benchmarks.serving.http_client import fetch
-from benchmarks.serving.load import closed_loop, percentile
+from benchmarks.serving.load import closed_loop, latencies_ms, percentile
 from benchmarks.serving.photographs import PHOTOGRAPHS, Photograph, others
-from benchmarks.serving.server_config import Decoding, RivalName, ServerConfig
+from benchmarks.serving.server_config import Count, Decoding, Positive, RivalName, ServerConfig
 from benchmarks.serving.servers import (
     OURS,
     OURS_IN_BF16,
@@ -267,8 +258,7 @@ def measure_cell(server: Running, picture: Photograph, concurrency: int, seconds
     load = asyncio.run(
         closed_loop(server.port, requests, concurrency=concurrency, seconds=seconds, lead_in_s=lead_in_s)
     )
-    latencies = [outcome.latency_s * 1000 for outcome in load.good]
-    p50_ms, p99_ms = percentile(latencies, 50), percentile(latencies, 99)
+    p50_ms, p99_ms = (percentile(latencies_ms(load.good), percent) for percent in (50, 99))
     core_ms = (server.tree.core_s() - before_s) * 1000 / load.num_good if load.num_good else None
     return Cell(picture.name, concurrency, load.per_s, p50_ms, p99_ms, load.words, load.generator_share, core_ms)
 

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -15,8 +15,6 @@ from models.bundle import Bundle, load_bundle
 
 ENVIRONMENT: Final = Path(__file__).resolve().parent / ".venv"
 DEMONSTRATION: Final = ROOT / "models" / "releases" / "garden_and_wild_plants"
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):

@@ -89,6 +89,11 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
     return sorted(values)[rank - 1]
 
 
+def latencies_ms(outcomes: Sequence[Outcome]) -> list[float]:
+    """The latency of each request, ms."""
+    return [outcome.latency_s * 1000 for outcome in outcomes]
+
+
 def arrivals(per_s: float, seconds: float, seed: int) -> list[float]:
     """Times of independent arrivals (a Poisson process), s."""
     chance, moments, at = random.Random(seed), [], 0.0

@@ -19,12 +19,12 @@ if not __package__:
 import msgspec
 
 from benchmarks.result import Measured, table, write_result
-from benchmarks.serving.flags import Count, Flags, Network, PictureFile, Positive, network_of, picture_file
+from benchmarks.serving.flags import Flags, Network, PictureFile, network_of, picture_file
 from benchmarks.serving.http_client import ConnectionLost, connect, fetch, post_head
 from benchmarks.serving.load import arrivals, closed_loop, one_by_one, open_loop
 from benchmarks.serving.photographs import Photograph, broken, drawn, hostile_webp, oversized_png
 from benchmarks.serving.process_tree import MemoryWatch
-from benchmarks.serving.server_config import ServerConfig
+from benchmarks.serving.server_config import Count, Positive, ServerConfig
 from benchmarks.serving.servers import IDENTIFY, OURS, Place, identify, own_versions, running
 from models.program import run_program
 from training.machine import this_machine

@@ -11,7 +11,6 @@ against overload that it offers itself.
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -23,11 +22,11 @@ import msgspec
 
 from benchmarks.result import Measured, in_turns, read_result, spread, table, write_result
 from benchmarks.serving.compare import Comparison
-from benchmarks.serving.flags import Count, Flags, Network, PictureFile, Positive, network_of, picture_file
-from benchmarks.serving.load import Load, Outcome, arrivals, closed_loop, one_by_one, open_loop, percentile
+from benchmarks.serving.flags import Flags, Network, PictureFile, network_of, picture_file
+from benchmarks.serving.load import Load, arrivals, closed_loop, latencies_ms, one_by_one, open_loop, percentile
 from benchmarks.serving.photographs import PhotographName
 from benchmarks.serving.process_tree import MemoryWatch
-from benchmarks.serving.server_config import RivalName, ServerConfig
+from benchmarks.serving.server_config import Count, Positive, RivalName, ServerConfig
 from benchmarks.serving.servers import (
     OURS,
     Contender,
@@ -211,7 +210,7 @@ def _burst(command: Overload, place: Place, contender: Contender, config: Server
             time.sleep(_RETRY_S)
         next_ms = (time.perf_counter() - began) * 1000
         time.sleep(0.2 if command.quick else _SETTLED_S)
-        answers = _latencies_ms(load.good)
+        answers = latencies_ms(load.good)
         refusals = [each for each in load.outcomes if each.status in {429, 503}]
         return Burst(
             setting=config,
@@ -221,9 +220,9 @@ def _burst(command: Overload, place: Place, contender: Contender, config: Server
             words=load.words,
             answer_p50_ms=percentile(answers, 50),
             answer_p99_ms=percentile(answers, 99),
-            refusal_p99_ms=percentile(_latencies_ms(refusals), 99),
+            refusal_p99_ms=percentile(latencies_ms(refusals), 99),
             retry_after=sum(each.retry_after for each in refusals) / len(refusals) if refusals else None,
-            idle_ms=median(_latencies_ms(idle.good)),
+            idle_ms=median(latencies_ms(idle.good)),
             next_ms=next_ms,
             before_mb=before_mb,
             peak_mb=memory.peak_mb,
@@ -232,10 +231,6 @@ def _burst(command: Overload, place: Place, contender: Contender, config: Server
             generator_share=load.generator_share,
             processes_left=server.tree.end(),
         )
-
-
-def _latencies_ms(outcomes: Sequence[Outcome]) -> list[float]:
-    return [outcome.latency_s * 1000 for outcome in outcomes]
 
 
 def _with_answers(contender: Contender, load: Load) -> Load:

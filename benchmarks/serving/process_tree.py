@@ -81,10 +81,6 @@ class ProcessTree:
         """Sum of the peaks of all processes since the last reset, MB: an upper bound of the peak of the sum."""
         return sum(_high_water_kb(process.pid) for process in self.members()) / 1000
 
-    def send_signal(self, number: int) -> None:
-        """Sends a signal to the main process."""
-        self._main.send_signal(number)
-
     def end(self, grace_s: float = 15.0) -> int:
         """Sends SIGTERM to the main process, waits, then kills all processes that are left.
 

@@ -19,7 +19,7 @@ Arithmetic = Literal["fp32", "bf16"]
 """What our service computes in: fp32 with ONNX Runtime, or bf16 with OpenVINO."""
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
+Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,7 +37,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Largest number of pictures in one run."""
     max_in_flight: Count | None = None
     """Requests in the server before it refuses more; None: no limit."""
-    timeout_s: Seconds | None = None
+    timeout_s: Positive | None = None
     """Longest time in the queue before the server drops a request; None: its default."""
 
     def __str__(self) -> str:
