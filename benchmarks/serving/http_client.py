@@ -1,7 +1,7 @@
 """A small HTTP/1.1 client over raw connections: it must use little CPU, as client and server share the cores."""
 
 import asyncio
-from types import TracebackType
+from contextlib import closing
 from typing import Final
 
 import httptools
@@ -55,14 +55,6 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Closes the connection at once, even during a request."""
         self._transport.abort()
-
-    def __enter__(self) -> "Connection":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio once it is open."""
@@ -126,7 +118,7 @@ async def fetch(port: int, request: bytes) -> Answer:
     Raises:
         ConnectionLost: The connection ended first.
     """
-    with await connect(port) as connection:
+    with closing(await connect(port)) as connection:
         return await connection.send(request)
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -218,7 +219,7 @@ async def _ending(port: int, kind: Kind, message: bytes) -> str:
     """Sends a request; returns its status, or how it ended without one."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            with await connect(port) as connection:
+            with closing(await connect(port)) as connection:
                 if kind == "client left":
                     connection.write(message)
                     await asyncio.sleep(0.005)  # so that the service has started to read
