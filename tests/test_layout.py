@@ -1,5 +1,6 @@
 """Facts about the repository itself: its configuration, its lock and its Makefile agree with what is on disk."""
 
+import os
 import re
 import subprocess
 import tomllib
@@ -107,3 +108,12 @@ def test_make_help_lists_every_target():
     listing = ran("make", "--no-print-directory", "help", check=True)
     assert "serve" in targets
     assert set(re.findall(r"^  make ([a-z-]+) +\S", listing.stdout, re.MULTILINE)) == targets
+
+
+def test_scripts_are_valid_bash_and_can_be_started_if_their_first_line_says_how():
+    scripts = [path for path in project_files() if path.suffix in {".sh", ".sbatch"}]
+    assert len(scripts) > 10
+    for script in scripts:
+        ran("bash", "-n", script, check=True)
+        is_program = script.suffix == ".sh" and script.read_text().startswith("#!")
+        assert os.access(script, os.X_OK) == is_program, script
