@@ -95,16 +95,19 @@ def results_page(folder: Path, results: Path = RESULTS) -> str:
         "The tables of all result files. [The overview](../../benchmarks/README.md) says what each of them measures.",
     ]
     shown = ""
-    for path in sorted(results.rglob("*.json"), key=lambda path: (path.stem, path)):
-        result = _read(path)
-        if "markdown" not in result:
-            continue
+    for path, result in results_with_tables(results):
         if path.stem != shown:
             shown = path.stem
             parts.append(f"## {shown}")
         link = Path(os.path.relpath(path, folder)).as_posix()
         parts += [f"[Result]({link}) at commit `{_commit(result)}`.", str(result["markdown"])]
     return "\n\n".join(parts) + "\n"
+
+
+def results_with_tables(results: Path = RESULTS) -> list[tuple[Path, dict[str, Any]]]:
+    """Returns the results that hold a table, with their files, by their name and then by device."""
+    files = sorted(results.rglob("*.json"), key=lambda path: (path.stem, path))
+    return [(path, result) for path in files if "markdown" in (result := _read(path))]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Each number of a result's table is a figure of its file, or is made of its figures as told here."""
 
-import json
 import re
 import statistics
 from collections import defaultdict
@@ -9,9 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.result import quotients
-from benchmarks.tables import RESULTS
+from benchmarks.tables import results_with_tables
 
-TABLES = [path for path in sorted(RESULTS.rglob("*.json")) if "markdown" in json.loads(path.read_bytes())]
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?!\w)")
 
 
@@ -118,7 +116,7 @@ def unknown(table, stem, result):
     return found
 
 
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_each_number_of_a_table_is_a_figure_of_its_file(path):
-    result = json.loads(path.read_bytes())
+@pytest.mark.parametrize("found", results_with_tables(), ids=lambda found: f"{found[0].parent.name}-{found[0].stem}")
+def test_each_number_of_a_table_is_a_figure_of_its_file(found):
+    path, result = found
     assert unknown(result.pop("markdown"), path.stem, result) == []
