@@ -8,6 +8,7 @@ import tyro
 from serving.folder import Outcome
 from serving.folder.command import IdentifyFolder
 from tests.deploy.service_files import pod_of, read_yaml
+from tests.deploy.tools import schemas
 from tests.make import ROOT, fake_command, ran, with_commands
 from tests.serving.folder.photograph_folder import draw_photographs, program, rows_of
 from tests.serving.tiny import GREEN
@@ -84,7 +85,4 @@ def test_a_pod_has_the_volumes_and_the_image_of_the_program(job):
     assert {volume["name"] for volume in pod["volumes"]} == {each["name"] for each in container["volumeMounts"]}
     assert container["image"].endswith("botanify:folders")
     assert "FROM program AS folders" in (ROOT / "Dockerfile").read_text()
-    kubernetes_validate = pytest.importorskip(
-        "kubernetes_validate", reason="needs kubernetes-validate: python -m uv pip install kubernetes-validate"
-    )
-    kubernetes_validate.validate(job, "1.31", strict=True)
+    schemas().validate(job, "1.31", strict=True)

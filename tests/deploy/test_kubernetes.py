@@ -1,6 +1,5 @@
 """Kustomize builds the overlays, and Kubernetes' own schemas accept what it builds."""
 
-import importlib.util
 import shutil
 import subprocess
 
@@ -8,7 +7,7 @@ import pytest
 import yaml
 
 from tests.deploy.service_files import KUBERNETES, pod_of, read_yaml
-from tests.deploy.tools import needs
+from tests.deploy.tools import needs, schemas
 from tests.make import ran
 
 pytestmark = pytest.mark.deploy
@@ -20,10 +19,6 @@ ADDED_KINDS = {
     "corrections": {"PersistentVolumeClaim"},
     "ingress": {"Ingress", "Secret"},
 }
-needs_schemas = pytest.mark.skipif(
-    importlib.util.find_spec("kubernetes_validate") is None,
-    reason="needs kubernetes-validate: python -m uv pip install kubernetes-validate",
-)
 
 
 def build(overlay, components, scratch, keys="app 00\n"):
@@ -46,12 +41,10 @@ def by_kind(documents):
 
 @pytest.mark.slow
 @needs("kubectl")
-@needs_schemas
 @pytest.mark.parametrize("components", [(), *((name,) for name in COMPONENTS)], ids="-".join)
 @pytest.mark.parametrize("overlay", ["cpu", "gpu"])
 def test_schemas_of_kubernetes_accept_the_overlay(overlay, components, tmp_path):
-    import kubernetes_validate
-
+    kubernetes_validate = schemas()
     documents = build(overlay, components, tmp_path)
     added = [ADDED_KINDS.get(name, set()) for name in components]
     assert {document["kind"] for document in documents} == BASE_KINDS.union(*added)
@@ -60,10 +53,8 @@ def test_schemas_of_kubernetes_accept_the_overlay(overlay, components, tmp_path)
             kubernetes_validate.validate(document, version, strict=True)
 
 
-@needs_schemas
 def test_a_misspelled_field_is_refused():
-    import kubernetes_validate
-
+    kubernetes_validate = schemas()
     document = read_yaml(KUBERNETES / "base" / "disruption.yaml")
     document["spec"]["maxUnavailible"] = document["spec"].pop("maxUnavailable")
     with pytest.raises(kubernetes_validate.ValidationError):
