@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.gpu.epoch_time import EpochTime, epoch_time
 from models.errors import DataError
+from tests.training.evaluation.test_drawings import write_run
 from training.engine.reporting import EpochSummary
-from training.monitor.log import LOG_FILE
 from training.monitor.monitor import EpochTiming
 
 RECIPE = {"network": {}, "pictures": {}, "augment": {}, "hardware": {}, "schedule": {"batch_size": 8}}
@@ -13,20 +13,12 @@ RECIPE = {"network": {}, "pictures": {}, "augment": {}, "hardware": {}, "schedul
 
 def epoch(number, seconds, per_s):
     use = {"pictures": 90, "seconds": 3.0, "stages": {"wait": 0.6}}
-    return {
-        "event": "epoch",
-        "epoch": number,
-        "seconds": seconds,
-        "pictures_per_s": per_s,
-        "memory_gb": 2.0,
-        "use": use,
-    }
+    speed = {"seconds": seconds, "pictures_per_s": per_s, "memory_gb": 2.0, "use": use}
+    return {"event": "epoch", "epoch": number, **speed}
 
 
 def write_log(run, *epochs):
-    run.mkdir()
-    events = [{"event": "start", "step": 0, "recipe": RECIPE | {"data": {"workers": 4}}}, *epochs]
-    (run / LOG_FILE).write_text("".join(json.dumps(event) + "\n" for event in events))
+    write_run(run, {"event": "start", "step": 0, "recipe": RECIPE | {"data": {"workers": 4}}}, *epochs)
 
 
 def test_the_first_epoch_does_not_count(tmp_path):

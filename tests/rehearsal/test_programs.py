@@ -1,12 +1,11 @@
 """Whole programs on a GPU whose kernels do nothing: they end well, on the device, with no warning but those listed."""
 
-import json
 import re
 
 import pytest
 
 from tests.rehearsal.gpu import require_rehearsal, run_program
-from tests.training.small import write_things
+from tests.training.small import events, write_things
 
 require_rehearsal()
 
@@ -45,8 +44,7 @@ def trained(place):
 def test_a_run_takes_its_steps_on_the_device_in_fp16(trained, place):
     _, said = trained
     assert "device: Rehearsal, fp16" in said
-    events = [json.loads(line) for line in (place / "run" / "log.jsonl").read_text().splitlines()]
-    assert [event["step"] for event in events if event["event"] == "checkpoint"][-1] == 3
+    assert events(place / "run", "checkpoint")[-1]["step"] == 3
 
 
 def test_a_run_is_resumed_and_validated(trained, place):
