@@ -337,7 +337,7 @@ def markdown(result: Result) -> str:
 
 
 def _without_paths(words: Sequence[str]) -> tuple[str, ...]:
-    return tuple(Path(word).name if "/" in word else word for word in words)
+    return tuple(Path(word).name if "/" in word else word for word in map(without_password, words))
 
 
 if __name__ == "__main__":
