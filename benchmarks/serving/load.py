@@ -9,7 +9,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -146,7 +146,8 @@ async def open_loop(
     before = time.process_time()
     for number, moment in enumerate(moments):
         await clock.wait_until(moment)
-        clients.append(asyncio.create_task(_visit(port, requests[number % len(requests)], clock, moment, patience_s)))
+        asking = fetch(port, requests[number % len(requests)])
+        clients.append(asyncio.create_task(_outcome(asking, clock, moment, patience_s)))
     outcomes = await asyncio.gather(*clients)
     generator_share = (time.process_time() - before) / clock.now()
     outcomes.sort(key=lambda outcome: outcome.ended_s)
@@ -157,7 +158,7 @@ async def one_by_one(port: int, request: bytes, count: int) -> Load:
     """Sends a request `count` times, one after another, each over a new connection."""
     clock = _Clock()
     before = time.process_time()
-    outcomes = [await _visit(port, request, clock, clock.now(), _PATIENCE_S) for _ in range(count)]
+    outcomes = [await _outcome(fetch(port, request), clock, clock.now(), _PATIENCE_S) for _ in range(count)]
     return Load(outcomes, (0.0, clock.now()), (time.process_time() - before) / clock.now(), _num_good(outcomes))
 
 
@@ -180,21 +181,19 @@ async def _client(
 ) -> None:
     """Sends requests in turns, starting with `number`, until `end_s`."""
     connection: Connection | None = None
+
+    async def send() -> Answer:
+        nonlocal connection
+        if connection is None or not connection.usable:
+            connection = await connect(port)
+        return await connection.send(requests[number % len(requests)])
+
     try:
-        while (sent_s := clock.now()) < end_s:
-            try:
-                async with asyncio.timeout(_PATIENCE_S):
-                    if connection is not None and not connection.usable:
-                        connection.close()
-                        connection = None
-                    connection = connection or await connect(port)
-                    answer = await connection.send(requests[number % len(requests)])
-                outcome = _answered(answer, sent_s, sent_s, clock.now())
-            except (ConnectionLost, TimeoutError) as error:
-                outcome = Outcome(_ending(error), sent_s, sent_s, clock.now())
-                if connection is not None:
-                    connection.close()
+        while (due_s := clock.now()) < end_s:
+            outcome = await _outcome(send(), clock, due_s, _PATIENCE_S)
             outcomes.append(outcome)
+            if connection is not None and not (outcome.ending == "answered" and connection.usable):
+                connection.close()
             if outcome.status != 200:
                 await asyncio.sleep(_PAUSE_S)
             number += 1
@@ -203,22 +202,17 @@ async def _client(
             connection.close()
 
 
-async def _visit(port: int, request: bytes, clock: _Clock, due_s: float, patience_s: float) -> Outcome:
+async def _outcome(asking: Awaitable[Answer], clock: _Clock, due_s: float, patience_s: float) -> Outcome:
+    """Sends a request, and waits for its answer until the client's patience is over."""
     sent_s = clock.now()
     try:
         async with asyncio.timeout(due_s + patience_s - sent_s):
-            answer = await fetch(port, request)
-    except (ConnectionLost, TimeoutError) as error:
-        return Outcome(_ending(error), due_s, sent_s, clock.now())
-    return _answered(answer, due_s, sent_s, clock.now())
-
-
-def _answered(answer: Answer, due_s: float, sent_s: float, ended_s: float) -> Outcome:
-    return Outcome("answered", due_s, sent_s, ended_s, answer.status, "retry-after" in answer.headers)
-
-
-def _ending(error: Exception) -> Ending:
-    return "gave up" if isinstance(error, TimeoutError) else "connection lost"
+            answer = await asking
+    except TimeoutError:
+        return Outcome("gave up", due_s, sent_s, clock.now())
+    except ConnectionLost:
+        return Outcome("connection lost", due_s, sent_s, clock.now())
+    return Outcome("answered", due_s, sent_s, clock.now(), answer.status, "retry-after" in answer.headers)
 
 
 def _num_good(outcomes: Sequence[Outcome]) -> int:
