@@ -19,14 +19,6 @@ def small(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def camera(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("camera")
-    draw("crimson", "ellipse", 1, size=(640, 480)).save(folder / "large.jpg")
-    draw("crimson", "ellipse", 2).save(folder / "not_a_camera_file.jpg")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def pictures(small, tmp_path_factory):
     return make_set("small", sorted(small.rglob("*.jpg")), 8, tmp_path_factory.mktemp("scratch"))
 
@@ -53,27 +45,18 @@ def test_every_loader_normalizes_a_color_to_the_same_numbers(variant, tmp_path):
     assert (pixels - expected.view(3, 1, 1)).abs().max() < 0.05
 
 
-def test_a_run_compares_all_loaders_and_writes_the_result(small, camera, tmp_path, capsys):
+def test_a_run_compares_all_loaders_and_writes_the_result(small, tmp_path, capsys):
+    draw("crimson", "ellipse", 1, size=(640, 480)).save(tmp_path / "large.jpg")
+    draw("crimson", "ellipse", 2).save(tmp_path / "not_a_camera_file.jpg")
     out = tmp_path / "new" / "loader.json"
-    measure(
-        Loader(
-            small=small,
-            camera=camera,
-            sides=(32,),
-            rounds=2,
-            num_small=4,
-            num_camera=4,
-            batch_size=4,
-            least_camera_mp=0.3,
-            out=out,
-        )
-    )
+    sizes = {"num_small": 4, "num_camera": 4, "batch_size": 4, "least_camera_mp": 0.3}
+    measure(Loader(small=small, camera=tmp_path, sides=(32,), rounds=2, **sizes, out=out))
     written = json.loads(out.read_text())
     assert {"processor", "num_cores", "libraries", "git_commit"} <= set(written["machine"])
     compared = [(found["pictures"], found["setting"]["augmentation"]) for found in written["comparisons"]]
     assert compared == [(name, how) for name in ("small", "camera") for how in ("crop and flip", "RandAugment")]
     for comparison in written["comparisons"]:
-        assert {"torchvision", "timm", "files", "shards"} <= {rate["variant"] for rate in comparison["rates"]}
+        assert {*VARIANTS} <= {rate["variant"] for rate in comparison["rates"]}
         for rate in comparison["rates"]:
             assert len(rate["per_s"]) == len(rate["per_core_s"]) == 2
             assert min(rate["per_s"] + rate["per_core_s"]) > 0

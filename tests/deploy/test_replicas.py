@@ -92,12 +92,6 @@ class Replicas:
                 stack.close()
 
 
-@pytest.fixture
-def versions(sealed):
-    """Three bundles; the second one has other weights, so it gives another name."""
-    return {"1.0.0": sealed("1.0.0"), "2.0.0": sealed("2.0.0", -WEIGHTS), "3.0.0": sealed("3.0.0")}
-
-
 def test_nginx_accepts_the_configuration(tmp_path):
     (tmp_path / "nginx.conf").write_text(configuration(("127.0.0.1:1", "127.0.0.1:2"), 8080, tmp_path))
     more = f"pid {tmp_path}/nginx.pid; error_log {tmp_path}/nginx.log;"
@@ -107,7 +101,8 @@ def test_nginx_accepts_the_configuration(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_no_request_fails_while_the_bundle_changes_and_each_replica_restarts(versions, tmp_path):
+def test_no_request_fails_while_the_bundle_changes_and_each_replica_restarts(sealed, tmp_path):
+    versions = {"1.0.0": sealed("1.0.0"), "2.0.0": sealed("2.0.0", -WEIGHTS), "3.0.0": sealed("3.0.0")}
     link = tmp_path / "live"
     link.symlink_to(versions["1.0.0"])
     with Replicas(link).all() as replicas, nginx(replicas.addresses, tmp_path) as url:

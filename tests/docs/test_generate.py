@@ -67,12 +67,8 @@ def test_metrics_page_lists_counters_by_the_names_that_queries_use():
     assert "_created" not in page
 
 
-@pytest.fixture(scope="module")
-def document():
-    return openapi_document()
-
-
-def test_http_page_describes_every_operation_and_record(document, monkeypatch):
+def test_http_page_describes_every_operation_and_record(monkeypatch):
+    document = openapi_document()
     monkeypatch.setattr("docs.generate.openapi_document", lambda: document)
     page = http_page()
     for path, operations in document["paths"].items():
