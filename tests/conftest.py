@@ -4,6 +4,7 @@ import atexit
 import gc
 import multiprocessing
 import os
+import signal
 from multiprocessing import forkserver
 
 import pytest
@@ -64,6 +65,15 @@ def helpers_know_torch():
     clean_context(*_OF_WORKERS)
     if "forkserver" in multiprocessing.get_all_start_methods():
         forkserver.ensure_running()
+
+
+@pytest.fixture
+def handlers():
+    """After a program that ran in this process, signals are handled as before."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

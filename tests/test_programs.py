@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import signal
 import sys
 
 import pytest
@@ -51,9 +50,8 @@ OUT_OF_RANGE = [
 
 
 @pytest.fixture
-def ended(monkeypatch, capsys):
+def ended(monkeypatch, capsys, handlers):
     """Runs the main function of a module; returns its exit code and what it wrote to standard error."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setattr("serving.__main__._end_process", sys.exit)  # ends the process at once
 
     def run(module, *words):
@@ -62,9 +60,7 @@ def ended(monkeypatch, capsys):
             importlib.import_module(module).main()
         return exit_.value.code, capsys.readouterr().err
 
-    yield run
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return run
 
 
 @pytest.mark.parametrize(("words", "flag", "value", "expected"), OUT_OF_RANGE)

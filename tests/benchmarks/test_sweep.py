@@ -1,7 +1,6 @@
 """Sweeps with a script that writes a log instead of train.py, and one real sweep."""
 
 import json
-import signal
 from pathlib import Path
 
 import msgspec
@@ -259,36 +258,38 @@ def test_a_sweep_whose_runs_all_fail_is_an_error(program, swept):
         swept()
 
 
-def started(monkeypatch, *arguments):
-    """Exit code of the program."""
-    monkeypatch.setattr("sys.argv", ["sweep.py", *map(str, arguments)])
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        main()
-    except SystemExit as ended:
-        return ended.code
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return 0
+@pytest.fixture
+def started(monkeypatch, handlers):
+    """Runs the program; returns its exit code."""
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["sweep.py", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as ended:
+            return ended.code
+        return 0
+
+    return run
 
 
-def test_a_sweep_that_is_stopped_has_written_its_table_and_is_resumed(program, sweep, data, tmp_path, monkeypatch):
+def test_a_sweep_that_is_stopped_has_written_its_table_and_is_resumed(program, sweep, data, tmp_path, started):
     stops = "signal.signal(signal.SIGTERM, lambda *_: (run / 'saved').touch() or sys.exit(75))\n    "
     kills = "os.kill(os.getppid(), signal.SIGTERM)\n    time.sleep(60)\n"
     program(f"if first_time and run.name == 'larger-seed1':\n    {stops}{kills}\n{TWO_EPOCHS}")
     out = tmp_path / "out"
     flags = (sweep, "--data", data, "--out", out, "--device", "cpu")
-    assert started(monkeypatch, *flags) == 75
+    assert started(*flags) == 75
     assert len(list(out.glob("*/saved"))) == 1
     assert "1 of 2" in (out / "small.md").read_text()
-    assert started(monkeypatch, *flags) == 0
+    assert started(*flags) == 0
     table = (out / "small.md").read_text()
     assert table.count("2 of 2") == 3
     assert "failed" not in table
 
 
-def test_a_wrong_folder_is_one_line(sweep, tmp_path, monkeypatch, capsys):
-    assert started(monkeypatch, sweep, "--data", tmp_path / "nothing", "--out", tmp_path) == 1
+def test_a_wrong_folder_is_one_line(sweep, tmp_path, started, capsys):
+    assert started(sweep, "--data", tmp_path / "nothing", "--out", tmp_path) == 1
     require_one_line(capsys.readouterr().err, "bad_data")
 
 

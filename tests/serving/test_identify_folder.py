@@ -73,15 +73,6 @@ def test_a_signal_ends_the_run_and_the_same_command_continues(start, photographs
     assert len(rows_of(out)) == NUM_PHOTOGRAPHS
 
 
-@pytest.fixture
-def handlers():
-    """The program in this process changes them."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("stage", ["group_photographs", "keyed", "open_worker", "write_table", "write_record"])
