@@ -14,7 +14,6 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 import timm
 import torch
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.data.loader import PrefetchLoader
 from timm.loss.cross_entropy import LabelSmoothingCrossEntropy
 from timm.optim import create_optimizer_v2  # type: ignore[attr-defined]  # timm re-exports it without __all__
@@ -114,7 +113,9 @@ class _Timm:
         self._model: Any = torch.compile(model.train()) if hardware.compile != "off" else model.train()
         self._losses: Any = AverageMeter()  # type: ignore[no-untyped-call]
         self._device, self._updates = device, 0
-        self._batches = _prefetched(recipe, num_outputs, device)
+        batches: Any = generated_batches(recipe, num_outputs, device, torch.contiguous_format)
+        # Copies the next batch in advance, and normalizes it as for ImageNet.
+        self._batches = iter(PrefetchLoader(batches, device=device))
 
     def take(self, steps: int) -> None:
         """Takes the steps as timm's `train_one_epoch`, without accumulation, clipping and moving average."""
@@ -148,9 +149,3 @@ def generated_batches(
         return (pixels.pin_memory(), labels.pin_memory()) if pinned else (pixels, labels)
 
     return itertools.cycle([batch() for _ in range(_SYNTHETIC_BATCHES)])
-
-
-def _prefetched(recipe: Recipe, num_outputs: int, device: torch.device) -> Iterator[_Batch]:
-    """The same through timm's prefetcher, which copies and normalizes the next batch in advance."""
-    batches: Any = generated_batches(recipe, num_outputs, device, torch.contiguous_format)
-    return iter(PrefetchLoader(batches, mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD, device=device))

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import psutil  # type: ignore[import-untyped]
@@ -108,7 +107,7 @@ class ProcessTree:
 
     def __enter__(self) -> "ProcessTree":
         if threading.current_thread() is threading.main_thread():
-            self._on_sigterm = signal.signal(signal.SIGTERM, _interrupt)
+            self._on_sigterm = signal.signal(signal.SIGTERM, signal.default_int_handler)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -160,10 +159,6 @@ def _add_members(known: dict[int, psutil.Process], session: int) -> None:
         with suppress(OSError, psutil.Error):
             if pid not in known and os.getsid(pid) == session:
                 known[pid] = psutil.Process(pid)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _runs(process: psutil.Process) -> bool:
