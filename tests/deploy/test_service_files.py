@@ -196,14 +196,10 @@ def test_ports_are_those_that_the_service_opens():
     assert set(named) == set(ports)
 
 
-def environment_variables():
-    documents = [yaml.safe_dump(document) for document in [*manifests().values(), COMPOSE, CORRECTIONS]]
-    texts = [*documents, DOCKERFILE]
-    return {name for text in texts for name in re.findall(r"\bBOTANIFY_(\w+)", text)}
-
-
 def test_environment_variables_are_settings_of_the_service():
-    assert {name.lower() for name in environment_variables()} <= set(Settings.__struct_fields__)
+    documents = [yaml.safe_dump(document) for document in [*manifests().values(), COMPOSE, CORRECTIONS]]
+    variables = re.findall(r"\bBOTANIFY_(\w+)", "\n".join([*documents, DOCKERFILE]))
+    assert {name.lower() for name in variables} <= set(Settings.__struct_fields__)
 
 
 def test_pods_run_as_the_user_of_the_image_without_privileges():
