@@ -96,17 +96,6 @@ def test_torchrun_may_not_start_it(tmp_path, monkeypatch):
         run(command(tmp_path))
 
 
-def test_after_sigterm_a_step_ends_and_a_scheduler_may_start_it_again(tmp_path, monkeypatch):
-    (tmp_path / "plants").mkdir()
-    program = tmp_path / "training" / "prepare.py"
-    program.parent.mkdir()
-    program.write_text("import os, signal\nos.kill(os.getppid(), signal.SIGTERM)\nsignal.pause()\n")
-    monkeypatch.setattr(module, "_PROJECT", tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        run(command(tmp_path))
-    assert ended.value.code == EXIT_REQUEUE
-
-
 def test_a_step_is_done_when_its_result_is_there(tmp_path):
     write_pictures(tmp_path / "plants", 1)
     (tmp_path / "out" / "bundle").mkdir(parents=True)
@@ -149,15 +138,24 @@ def test_an_unknown_flora_is_one_clear_error(tmp_path):
         run(Command(flora=Path("nothing"), out=tmp_path, dry_run=True))
 
 
-def test_a_step_that_fails_ends_with_its_code(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("training.flora._PROJECT", tmp_path)
+SIGTERM_TO_FLORA = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [("raise SystemExit(3)", 3, "ended with code 3"), (SIGTERM_TO_FLORA, EXIT_REQUEUE, "the same command continues")],
+)
+def test_a_step_that_fails_ends_with_its_code_and_after_sigterm_a_scheduler_may_start_it_again(
+    program, code, said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(module, "_PROJECT", tmp_path)
     for name in ("plants", "training"):
         (tmp_path / name).mkdir()
-    (tmp_path / "training" / "prepare.py").write_text("raise SystemExit(3)")
+    (tmp_path / "training" / "prepare.py").write_text(program)
     with pytest.raises(SystemExit) as ended:
         run(command(tmp_path))
-    assert ended.value.code == 3
-    assert "prepare ended with code 3" in capsys.readouterr().err
+    assert ended.value.code == code
+    assert said in capsys.readouterr().err
 
 
 def test_what_comes_next_is_not_told_by_a_step_since_flora_starts_it(tmp_path, capfd):

@@ -171,10 +171,10 @@ def test_cuda_graphs_that_accumulate_are_refused_by_name():
 STEPS = PictureRecipe(picture_px=128, progressive=((0, 64), (5, 96), (9, 128)))
 
 
-def sizes_of(*flags, recipe="own_folder"):
-    """The sizes of a recipe with these flags: the last one, and all steps."""
-    pictures = parse([recipe, *flags]).recipe.pictures
-    return pictures.picture_px, [side_px for _, side_px in pictures.progressive]
+def sizes_of(*flags):
+    """The sizes of a recipe with these flags: of the training, all its steps, and of the service."""
+    pictures = parse(["own_folder", *flags]).recipe.pictures
+    return pictures.picture_px, [side_px for _, side_px in pictures.progressive], pictures.serve_px
 
 
 @pytest.mark.parametrize(("epoch", "side"), [(0, 64), (4, 64), (5, 96), (8, 96), (9, 128), (50, 128)])
@@ -182,29 +182,24 @@ def test_the_side_is_that_of_the_last_step_that_has_begun(epoch, side):
     assert side_at_epoch(STEPS, epoch) == side
 
 
-def test_the_flag_of_the_size_scales_all_steps():
-    assert sizes_of() == (320, [260, 320])
-    assert sizes_of("--picture-px", "160") == (160, [130, 160])
-    assert sizes_of("--picture_px=96") == (96, [78, 96])
-
-
-def served(*flags):
-    """The sizes of training and of the service."""
-    pictures = parse(["own_folder", *flags]).recipe.pictures
-    return pictures.picture_px, pictures.serve_px
-
-
-def test_the_size_of_the_service_follows_that_of_the_training_unless_it_is_given():
-    assert served() == (320, 380)
-    assert served("--picture-px", "160") == (160, 190)
-    assert served("--progressive", "0", "64", "3", "128") == (128, 152)
-    assert served("--picture-px", "160", "--serve-px", "380") == (160, 380)
-    assert served("--serve-px", "400") == (320, 400)
-    assert served("--picture-px", "2000") == (2000, 2048)
+@pytest.mark.parametrize(
+    ("flags", "sizes"),
+    [
+        ("", (320, [260, 320], 380)),
+        ("--picture-px 160", (160, [130, 160], 190)),
+        ("--picture_px=96", (96, [78, 96], 114)),
+        ("--progressive 0 64 3 128", (128, [64, 128], 152)),
+        ("--progressive 0 64 3 128 --picture-px 128", (128, [64, 128], 152)),
+        ("--picture-px 160 --serve-px 380", (160, [130, 160], 380)),
+        ("--serve-px 400", (320, [260, 320], 400)),
+        ("--picture-px 2000", (2000, [1625, 2000], 2048)),
+    ],
+)
+def test_one_flag_of_a_size_decides_on_all_sizes_and_two_keep_theirs(flags, sizes):
+    assert sizes_of(*flags.split()) == sizes
 
 
 def test_both_flags_together_must_agree():
-    assert sizes_of("--progressive", "0", "64", "3", "128", "--picture-px", "128") == (128, [64, 128])
     with pytest.raises(RecipeError, match=r"picture_px = 320 and a last step.*of 96 px.*one of the two flags"):
         sizes_of("--picture-px", "320", "--progressive", "0", "96")
 

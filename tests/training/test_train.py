@@ -145,18 +145,6 @@ def test_a_run_that_waits_for_pictures_is_saved_by_each_way_to_stop_its_process_
     assert "--resume continues" in errors
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(500)
-@pytest.mark.skipif(shutil.which("timeout") is None, reason="the program timeout is not installed")
-@pytest.mark.parametrize("name", ["TERM", "INT"])
-def test_a_run_that_timeout_ends_is_saved_although_timeout_sends_the_signal_twice(name, data, tmp_path):
-    flags = (RECIPE, "--data", data, "--run", tmp_path / "run", "--workers", 2, "--epochs", 5000)
-    arguments = ["timeout", "-s", name, "60", sys.executable, "-m", "tests.training.slow_loader", *map(str, flags)]
-    ended = ran(*arguments)
-    assert ended.returncode == 124, ended.stderr
-    assert events(tmp_path / "run", "interrupted"), ended.stderr
-
-
 def test_a_second_process_in_the_folder_of_a_run_is_refused_and_changes_nothing(data, tmp_path, monkeypatch):
     run, files = Trainer.run, []
 

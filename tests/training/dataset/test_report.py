@@ -221,9 +221,6 @@ class Page(HTMLParser):
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
     def handle_endtag(self, tag):
         assert self.open.pop() == tag, self.getpos()
 
@@ -234,9 +231,6 @@ class Page(HTMLParser):
     @property
     def text(self):
         return " ".join(" ".join(self.words).split())
-
-    def all(self, tag):
-        return [attributes for name, attributes in self.elements if name == tag]
 
 
 @pytest.fixture(scope="module")
@@ -270,22 +264,17 @@ def test_everything_left_out_is_in_page_and_json_with_reason_and_remedy(written,
 
 
 def test_what_a_data_set_wrote_is_text_and_never_markup(page):
-    assert not page.all("b")  # the names that were left out have such a tag
+    assert "b" not in dict(page.elements)  # the names that were left out have such a tag
     assert "house: <Rose>" in page.text
     assert "May not be <sold>." in page.text
     assert "Small & green" in page.text
 
 
 def test_the_page_loads_no_other_file(text, page):
-    assert not page.all("script")
-    assert not page.all("link")
-    assert all(image["src"].startswith("data:image/jpeg;base64,") for image in page.all("img"))
-    targets = [
-        value for _, element in page.elements for name, value in element.items() if name in ("href", "xlink:href")
-    ]
-    assert all(target.startswith("#") for target in targets)
+    assert not {tag for tag, _ in page.elements} & {"script", "link", "img", "iframe"}
+    assert not [each for _, attributes in page.elements for each in ("src", "href", "xlink:href") if each in attributes]
     assert "@import" not in text
-    assert "url(http" not in text
+    assert "url(" not in text
 
 
 def test_the_totals_come_first(page):
