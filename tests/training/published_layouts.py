@@ -30,10 +30,7 @@ ANIMAL, FUNGUS, SYNONYM = 40, 44, 48
 NUM_OUTPUTS = 6 + 5 + 3
 NUM_TAXA = NUM_OUTPUTS - 3
 FORMATS = {"jpg": "JPEG", "jpeg": "JPEG", "png": "PNG", "webp": "WEBP"}
-NOT_PLANTS = {
-    ANIMAL: ("Animalia", "Arthropoda", "Insecta", "Lepidoptera"),
-    FUNGUS: ("Fungi", "Basidiomycota", "Agaricomycetes", "Agaricales"),
-}
+NOT_PLANTS = {ANIMAL: "Animalia", FUNGUS: "Fungi"}
 COLLECTION = """\
 name = "published"
 merge = "within_sources"
@@ -105,16 +102,13 @@ def write_inaturalist(root):
 def category(number, species):
     """An entry of iNaturalist's list of species."""
     name = species_name(species)
-    plants = ("Plantae", "Tracheophyta", "Magnoliopsida", "Rosales")
-    kingdom, phylum, class_, order = NOT_PLANTS.get(species, plants)
     genus, epithet = name.name.split()
-    ranks = {"kingdom": kingdom, "phylum": phylum, "class": class_, "order": order, "family": name.family}
-    ranks |= {"genus": genus, "specific_epithet": epithet}
+    kingdom = NOT_PLANTS.get(species, "Plantae")
+    ranks = {"kingdom": kingdom, "family": name.family, "genus": genus, "specific_epithet": epithet}
     return ranks | {
         "id": number,
         "name": name.name,
         "common_name": name.common_name,
-        "supercategory": "Plants" if kingdom == "Plantae" else kingdom,
         "image_dir_name": "_".join((f"{number:05}", *ranks.values())),
     }
 
@@ -123,15 +117,12 @@ def image(number, file):
     """An entry of iNaturalist's list of pictures."""
     return {
         "id": number,
-        "width": SIZE_PX,
-        "height": SIZE_PX,
         "file_name": file,
         "license": 0,
         "rights_holder": f"Observer {number}",
         "date": f"2020-05-{1 + number % 28:02} 10:00:00+00:00",
         "latitude": 40.0 + number,
         "longitude": 8.0,
-        "location_uncertainty": None,
     }
 
 
