@@ -63,7 +63,7 @@ def contents(root):
 ALL = {f"raw{path}": content for path, content in CONTENT.items()} | {"raw/plantnet/plantnet_300K.zip": OTHER["/zip"]}
 
 
-def test_everything_is_downloaded_once_and_checked_again(published):
+def test_everything_is_downloaded_once_and_checked_again(published, capsys):
     told = run(published)
     assert contents(published.root) == ALL
     assert (published.root / "lists" / "list.txt").read_bytes() == OTHER["/list.txt"]
@@ -75,7 +75,7 @@ def test_everything_is_downloaded_once_and_checked_again(published):
         "list.txt: 0.00 GB, no published",
     ):
         assert told.index(words) < first_done
-    assert "Next: python training/prepare.py sources" in told
+    assert "Next: python training/prepare.py sources" in capsys.readouterr().out
     assert "HEAD /zip" not in {f"{command} {path}" for command, path, *_ in published.server.asked}  # in the record
     published.server.asked.clear()
     assert run(published, yes=False).count("there already, checked") == 5
