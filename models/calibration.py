@@ -248,8 +248,7 @@ class Calibration(msgspec.Struct, frozen=True):
     ) -> tuple[Doubles | None, Doubles | None, Doubles | None]:
         """Returns how sure it is that each picture shows a plant, and a known plant, and its relative distance.
 
-        The first two are in [0, 1]. Without the table for it, each is None. A distance that is
-        known already is given.
+        The first two are in [0, 1]. Without the table for it, each is None. A caller that knows the distance passes it.
         """
         if distance_B is None:
             if self.features is None:

@@ -133,12 +133,12 @@ def read_flags(command: Any, arguments: Sequence[str] | None = None, **options: 
 
 
 def _require_each_list_once(arguments: Sequence[str], command: Any) -> None:
-    """Refuses a list that is given twice, of which tyro keeps the second alone."""
+    """Refuses a flag of several values that is given twice, of which tyro keeps the second alone."""
     given = [word.partition("=")[0].replace("_", "-") for word in arguments]
     for flag in (flag_of(name) for name, hint in _fields(command) if get_origin(hint) is tuple):
         if given.count(flag) > 1:
             raise InputError(
-                f"{flag} is there more than once", limit="once, with all its values", remedy=f"write {flag} ONE TWO"
+                f"{flag} is given more than once", limit="once, with all its values", remedy=f"write {flag} ONE TWO"
             )
 
 

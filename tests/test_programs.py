@@ -100,7 +100,7 @@ def test_what_is_no_number_is_named(words, flag, ended):
 def test_a_list_is_given_once(words, flag, ended):
     code, said = ended(*words, flag, "one", f"{flag}=two")
     assert code == 1
-    assert said.startswith(f"error (bad_input): {flag} is there more than once (expected once")
+    assert said.startswith(f"error (bad_input): {flag} is given more than once (expected once")
 
 
 LOADED = """
