@@ -162,7 +162,7 @@ def test_sizes_for_a_number_of_people_follow_from_the_measured_rate(people, digi
     limit_gb = Settings().corrections_bytes / 1e9
     kept = {
         1_000: f"the {limit_gb:g} GB of `--corrections-bytes` last {rounded(limit_gb / corrected_gb / 7)} weeks",
-        100_000: f"{rounded(30 * corrected_gb)} GB with `--corrections-days 30`",
+        100_000: f"{rounded(30 * corrected_gb)} GB with `--corrections-days 30` and `--corrections-bytes` raised",
     }
     cells = [
         f"{people:,}",
