@@ -76,6 +76,12 @@ def test_transparency_costs_more(file_format):
     assert cost(encode(transparent, file_format)) > cost(encode(opaque, file_format)) + 96 * 64
 
 
+@pytest.mark.parametrize(("file_format", "weight"), [("WEBP", 16), ("HEIF", 9), ("AVIF", 12)])
+def test_a_frame_costs_its_weight_for_each_pixel(file_format, weight):
+    more, fewer = (cost(claiming_size(file_format, (side, 1_000))) for side in (2_000, 1_000))
+    assert more - fewer == weight * 1_000_000
+
+
 def test_a_header_over_the_limits_is_refused():
     for data, kind in (
         (b"GIF89a", UnsupportedFormat),

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 from training import tuning, tuning_trial
 from training.engine.losses import TrainingClasses
 from training.processes import clean_context
-from training.recipe import read_recipe
+from training.recipe import rate_factor, read_recipe
 from training.tuning import (
     RESULT_FILE,
     NothingRan,
@@ -137,6 +137,15 @@ def test_a_crash_at_one_size_is_skipped():
     assert search(Machine(half=20.0, outcomes={32: "crashed"}))[0] > 32
 
 
+def test_a_crash_does_not_end_the_search_for_smaller_sizes():
+    class Falling(Machine):
+        def speed(self, size):
+            return 1000 / size
+
+    chosen, asked = search(Falling(outcomes={4: "crashed"}), 16)
+    assert (chosen, asked) == (1, [8, 16, 4, 2, 1])
+
+
 def test_growth_ends_when_speed_no_longer_rises():
     class Falling(Machine):
         def speed(self, size):
@@ -180,6 +189,13 @@ def test_rates_grow_with_the_square_root_of_the_pictures_of_a_step(
     schedule = TINY.schedule
     rates = factor * schedule.backbone_lr, factor * schedule.head_lr
     assert (found.backbone_lr, found.head_lr) == pytest.approx(rates)
+
+
+def test_a_recipe_that_scales_its_rates_by_ranks_gets_what_is_left_of_the_square_root():
+    found = proposal(64, 4, batch_size=16, scale_lr=True)
+    assert found.backbone_lr * rate_factor(replace(TINY.schedule, scale_lr=True), 4) == pytest.approx(
+        4 * TINY.schedule.backbone_lr  # 256 pictures of 16
+    )
 
 
 def test_a_recipe_with_cuda_graphs_gets_a_proposal_that_accumulates_nothing():

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import threading
+from contextlib import closing
 from multiprocessing import forkserver
 
 import psutil
@@ -110,6 +111,17 @@ def test_the_moving_average_is_what_is_validated(finished_run, data):
     validated = events(finished_run, "epoch")[-1]["validation"]["loss"]
     assert validated == pytest.approx(losses["ema"], abs=1e-5)
     assert abs(validated - losses["network"]) > 1e-4
+
+
+def test_a_picture_whose_output_is_the_sixth_is_no_hit_among_the_first_five(tmp_path):
+    draw("gold", "ellipse", 0).save(tmp_path / "one.png")
+    taxonomy = make_taxonomy(7)
+    rows = [(name, taxonomy.output_keys[at], "validation") for name, at in (("one.png", 4), ("./one.png", 5))]
+    data = write_data(tmp_path / "data", tmp_path, [*rows, (".//one.png", taxonomy.output_keys[0], "train")], taxonomy)
+    with closing(make_trainer(data, tmp_path / "run")) as trainer:
+        trainer.engine.scores = lambda pixels: torch.arange(7.0).neg().expand(len(pixels), 7)  # outputs in their order
+        found = validate(trainer.engine, Manifest(data), 0, 32)
+    assert (found.top1, found.top5) == (share(0, 2), share(1, 2))
 
 
 def test_a_checkpoint_in_the_middle_of_an_epoch_counts_its_pictures(ten_pictures, tmp_path):
