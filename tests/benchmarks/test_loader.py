@@ -6,7 +6,6 @@ from PIL import Image
 
 from benchmarks.loader import Loader, measure
 from benchmarks.loader_variants import LoaderOptions, make_set, open_loader
-from models.errors import DataError, RecipeError
 from tests.training.small import draw, write_pictures
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # timm leaves them to the collector
@@ -16,22 +15,6 @@ VARIANTS = ("torchvision", "timm", "files", "shards")
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     return write_pictures(tmp_path_factory.mktemp("small") / "flowers", per_class=3)
-
-
-@pytest.fixture(scope="module")
-def pictures(small, tmp_path_factory):
-    return make_set("small", sorted(small.rglob("*.jpg")), 8, tmp_path_factory.mktemp("scratch"))
-
-
-@pytest.mark.parametrize("augmentation", ["crop and flip", "RandAugment"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_loader_yields_normalized_batches_of_the_same_shape(variant, augmentation, pictures):
-    options = LoaderOptions(side_px=48, augmentation=augmentation, batch_size=4)
-    batches = list(open_loader(variant, pictures, options)(0))
-    assert len(batches) == 2
-    for pixels in batches:
-        assert (pixels.shape, pixels.dtype) == ((4, 3, 48, 48), torch.float32)
-        assert pixels.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -65,14 +48,3 @@ def test_a_run_compares_all_loaders_and_writes_the_result(small, tmp_path, capsy
     assert len({line.count("|") for line in table}) == 1
     assert "small, 0.0051 to 0.0051 MP" in table[2]
     assert "camera, 0.31 to 0.31 MP" in table[4]
-
-
-def test_folders_without_pictures_are_an_error(small, tmp_path):
-    with pytest.raises(DataError, match="no camera pictures"):
-        measure(Loader(small=small, camera=tmp_path, num_small=8, num_camera=8))
-
-
-@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"batch_size": 0}, {"num_camera": 7}])
-def test_a_run_that_would_measure_nothing_is_refused(wrong):
-    with pytest.raises(RecipeError, match="nothing would be measured"):
-        Loader(**wrong)

@@ -15,14 +15,12 @@ from benchmarks.sweep import (
     benchmark,
     commands_of,
     main,
-    read_figures,
     read_sweep,
     row_of,
     train_arm,
 )
-from models.errors import BotanifyError, DataError, RecipeError
-from tests.training.small import RECIPE, require_one_line, write_pictures
-from training.machine import Gpu, this_machine
+from models.errors import RecipeError
+from tests.training.small import RECIPE, write_pictures
 from training.prepare import Folder, prepare
 from training.train import parse as parse_train
 
@@ -116,42 +114,10 @@ def test_an_arm_is_one_run_whose_first_epoch_is_not_timed(program):
     assert calls(folder)[0] == [*BEGUN.command, "--run", str(folder), "--auto-resume"]
 
 
-def test_a_finished_arm_is_not_run_again_and_keeps_no_weights(program):
-    folder = program(TWO_EPOCHS + "(run / 'last.pt').write_bytes(b'weights')")
-    first = train_arm(BEGUN, folder)
-    assert train_arm(BEGUN, folder) == first
-    assert len(calls(folder)) == 1
-    assert not (folder / "last.pt").exists()
-
-
-def test_a_failed_arm_keeps_its_error_and_is_not_run_again(program):
-    folder = program("print('error (out_of_memory): too large.', file=sys.stderr)\nsys.exit(1)")
-    done = [train_arm(BEGUN, folder) for _ in range(2)]
-    assert [run.error for run in done] == ["error (out_of_memory): too large."] * 2
-    assert done[0].top1 is None
-    assert len(calls(folder)) == 1
-
-
 CRASHES = [
     ("os.kill(os.getpid(), signal.SIGKILL)", "killed by signal 9"),
     ("raise KeyError('no error of this project')", "KeyError: 'no error of this project'"),
 ]
-
-
-@pytest.mark.parametrize(("ends", "told"), CRASHES)
-def test_an_arm_that_crashed_once_is_resumed_and_the_error_of_a_second_crash_is_the_result(ends, told, program):
-    folder = program(f"if first_time:\n    {ends}\n{TWO_EPOCHS}")
-    assert (train_arm(BEGUN, folder).error, len(calls(folder))) == ("", 2)
-    folder = program(f"epoch(1, 4.0, 0.25)\n{ends}").with_name("other")
-    assert train_arm(BEGUN, folder).error == told
-    assert len(calls(folder)) == 2
-
-
-def test_a_result_of_other_settings_is_never_taken_for_this_arm(program):
-    folder = program(TWO_EPOCHS)
-    train_arm(BEGUN, folder)
-    with pytest.raises(RecipeError, match="--batch-size 8"):
-        train_arm(msgspec.structs.replace(BEGUN, command=("--batch-size", "9")), folder)
 
 
 def epoch(number, seconds, speed, top1=0.5):
@@ -159,22 +125,6 @@ def epoch(number, seconds, speed, top1=0.5):
     judged = {"top1": {"value": top1}}
     plain = {"event": "epoch", "epoch": number, "seconds": seconds, "pictures_per_s": speed, "memory_gb": 2.0 + number}
     return {**plain, "use": use, "validation": judged}
-
-
-def test_the_first_epoch_of_each_process_is_not_timed():
-    start = {"event": "start", "step": 0}
-    # The epoch of 0 s was only validated, after a kill.
-    events = [
-        start,
-        epoch(1, 20, 5),
-        epoch(2, 10, 10),
-        start,
-        epoch(2, 0, 0),
-        epoch(3, 15, 4),
-        epoch(4, 12, 11, top1=0.75),
-    ]
-    found = read_figures(BEGUN, events)
-    assert (found.pictures_per_s, found.epoch_s, found.top1, found.memory_gb) == (10.5, 11, 75, 6)
 
 
 def test_a_row_has_medians_ranges_and_the_first_error():
@@ -186,13 +136,6 @@ def test_a_row_has_medians_ranges_and_the_first_error():
     assert row["speed-up"] == "2.50 [2.00 to 3.00]"  # of the same seeds
     assert row["runs"] == "2 of 3; failed: error (out_of_memory): too large"
     assert row["top-1, %"] == "–"
-
-
-def test_an_arm_has_the_settings_of_the_arm_that_it_comes_after(sweep):
-    found = commands_of(read_sweep(sweep)[0], "cpu")
-    assert list(found) == ["first", "larger", "larger_and_plain"]
-    assert found["larger_and_plain"] == (str(RECIPE), "--epochs", "2", "--batch-size", "8", "--no-channels-last")
-    assert "half" in commands_of(read_sweep(sweep)[0], "cuda")
 
 
 @pytest.mark.parametrize(
@@ -209,13 +152,6 @@ def test_a_mistake_in_a_sweep_is_told_before_anything_runs(wrong, told, sweep):
     sweep.write_text(sweep.read_text() + wrong)
     with pytest.raises(RecipeError, match=told):
         commands_of(read_sweep(sweep)[0], "cpu")
-
-
-def test_unknown_sweeps_and_arms_are_errors(sweep, tmp_path):
-    with pytest.raises(RecipeError, match="ablation, batch_sizes, optimizations"):
-        read_sweep(tmp_path / "nothing")
-    with pytest.raises(RecipeError, match="half"):
-        commands_of(read_sweep(sweep)[0], "cpu", ["half"])
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SWEEPS.glob("*.toml")))
@@ -242,20 +178,6 @@ def test_a_sweep_runs_its_arms_round_by_round_and_writes_one_table(program, swep
     assert str(tmp_path) not in published
     assert calls(tmp_path / "out" / "first-seed0")[0].count("s3://a:secret@b") == 1
     assert "secret" not in published + (tmp_path / "out" / "first-seed0" / module.RUN_FILE).read_text()
-
-
-def test_figures_of_another_machine_are_not_mixed_in(program, swept, tmp_path):
-    program(TWO_EPOCHS)
-    other = msgspec.structs.replace(this_machine(), gpus=(Gpu("Other GPU", 24.0),))
-    (tmp_path / "machine.json").write_bytes(msgspec.json.encode(other))
-    with pytest.raises(DataError, match="Other GPU"):
-        swept()
-
-
-def test_a_sweep_whose_runs_all_fail_is_an_error(program, swept):
-    program("sys.exit('error (bad_data): nothing there.')")
-    with pytest.raises(BotanifyError, match="nothing there"):
-        swept()
 
 
 @pytest.fixture
@@ -286,15 +208,3 @@ def test_a_sweep_that_is_stopped_has_written_its_table_and_is_resumed(program, s
     table = (out / "small.md").read_text()
     assert table.count("2 of 2") == 3
     assert "failed" not in table
-
-
-def test_a_wrong_folder_is_one_line(sweep, tmp_path, started, capsys):
-    assert started(sweep, "--data", tmp_path / "nothing", "--out", tmp_path) == 1
-    require_one_line(capsys.readouterr().err, "bad_data")
-
-
-@pytest.mark.slow
-def test_a_real_sweep_on_the_cpu(sweep, data, tmp_path):
-    result = benchmark(Benchmark(sweep=sweep, data=data, out=tmp_path / "out", seeds=(0,), only=("first", "larger")))
-    assert [run.error for run in result.runs] == ["", ""]
-    assert all(run.pictures_per_s > 0 and 0 <= run.top1 <= 100 and run.waiting >= 0 for run in result.runs)

@@ -11,7 +11,6 @@ import yaml
 from serving.metrics import Metrics
 from serving.settings import Settings, load_settings
 from tests.deploy.service_files import (
-    DASHBOARD,
     KUBERNETES,
     NGINX,
     PROMETHEUS,
@@ -105,24 +104,6 @@ def test_prometheus_scrapes_the_metrics_port_of_the_service():
     )
 
 
-def test_grafana_finds_its_dashboard_and_prometheus():
-    (source,) = read_yaml(SERVICE / "grafana/provisioning/datasources/prometheus.yaml")["datasources"]
-    (provider,) = read_yaml(SERVICE / "grafana/provisioning/dashboards/botanify.yaml")["providers"]
-    mounts = {mount.split(":")[1]: mount.split(":")[0] for mount in COMPOSE["services"]["grafana"]["volumes"]}
-    assert SERVICE / mounts[provider["options"]["path"]] == DASHBOARD.parent
-    assert set(re.findall(r'"uid": "(\w+)"', DASHBOARD.read_text())) == {source["uid"], "botanify"}
-    assert source["url"] == "http://prometheus:9090"
-
-
-def test_compose_mounts_what_exists_and_waits_for_the_service_to_stop():
-    for service in COMPOSE["services"].values():
-        folders = [mount.split(":")[0] for mount in service.get("volumes", [])]
-        assert all((SERVICE / folder).is_dir() for folder in folders if folder.startswith("."))
-    assert (SERVICE / COMPOSE["services"]["service"]["build"]["context"] / "Dockerfile").samefile(ROOT / "Dockerfile")
-    grace_s = int(COMPOSE["services"]["service"]["stop_grace_period"].removesuffix("s"))
-    assert grace_s >= DEFAULTS.shutdown_s + STOP_MARGIN_S
-
-
 def test_compose_keeps_corrections_in_a_volume_that_the_user_of_the_image_may_write_to():
     service = CORRECTIONS["services"]["service"]
     (mount,) = service["volumes"]
@@ -130,15 +111,6 @@ def test_compose_keeps_corrections_in_a_volume_that_the_user_of_the_image_may_wr
     assert volume in CORRECTIONS["volumes"]
     assert load_settings([], service["environment"]).corrections == Path(folder)
     assert f"install --directory --owner {USER} --group {USER} {folder}\n" in DOCKERFILE
-
-
-def test_prometheus_finds_the_pods_and_calls_them_as_the_alerts_do():
-    (job,) = read_yaml(PROMETHEUS / "kubernetes.yml")["scrape_configs"]
-    (kept,) = (rule for rule in job["relabel_configs"] if rule.get("action") == "keep")
-    (label,) = LABELS.items()
-    assert kept["source_labels"][0] == "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", label[0])
-    assert kept["regex"] == f"{label[1]};metrics"
-    assert job["job_name"] == "botanify"
 
 
 # ---- nginx
@@ -161,18 +133,6 @@ def test_a_client_stays_with_a_replica_and_only_a_correction_is_sent_on_after_40
 
 
 # ---- Kubernetes
-
-
-def test_selectors_name_the_pods():
-    (spread,) = POD["topologySpreadConstraints"]
-    assert BASE["Service"]["spec"]["selector"] == LABELS
-    for selector in (
-        BASE["Deployment"]["spec"]["selector"],
-        BASE["PodDisruptionBudget"]["spec"]["selector"],
-        BASE["NetworkPolicy"]["spec"]["podSelector"],
-        spread["labelSelector"],
-    ):
-        assert selector["matchLabels"] == LABELS
 
 
 def test_pods_have_time_to_stop():
@@ -211,30 +171,6 @@ def test_pods_run_as_the_user_of_the_image_without_privileges():
             assert security["readOnlyRootFilesystem"]
             assert not security["allowPrivilegeEscalation"]
             assert security["capabilities"] == {"drop": ["ALL"]}
-
-
-def test_corrections_of_all_pods_are_on_one_volume_and_in_a_database_whose_address_is_a_secret():
-    folder = KUBERNETES / "components" / "corrections"
-    pod, container = pod_of(read_yaml(folder / "deployment.yaml"))
-    (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
-    assert mount["name"] == volume["name"]
-    variables = {variable["name"]: variable for variable in container["env"]}
-    assert variables["BOTANIFY_CORRECTIONS"]["value"] == mount["mountPath"]
-    secret = variables["BOTANIFY_CORRECTIONS_DATABASE"]["valueFrom"]["secretKeyRef"]
-    command = f"secret generic {secret['name']} \\\n#       --from-literal={secret['key']}=postgresql+psycopg://"
-    assert command in (folder / "kustomization.yaml").read_text()
-    allowed = [rule["ports"][0]["port"] for rule in read_yaml(folder / "network.yaml")["spec"]["egress"]]
-    assert allowed == [5432, 53]
-
-
-@pytest.mark.parametrize("component", ["bundle-volume", "corrections"])
-def test_a_volume_has_a_claim_that_many_machines_may_mount(component):
-    folder = KUBERNETES / "components" / component
-    claim = read_yaml(folder / "claim.yaml")
-    (volume,) = pod_of(read_yaml(folder / "deployment.yaml"))[0]["volumes"]
-    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
-    assert num_bytes(claim["spec"]["resources"]["requests"]["storage"]) >= DEFAULTS.corrections_bytes
 
 
 def test_limits_of_the_ingress_are_those_of_nginx():
@@ -278,17 +214,6 @@ def test_overlay_names_the_version_and_its_autoscaler_the_deployment(name):
 def test_autoscaler_of_the_gpu_follows_a_metric_of_the_service(scrape):
     (metric,) = overlay("gpu", "autoscaler.yaml")["spec"]["metrics"]
     assert metric["pods"]["metric"]["name"] in exported(scrape)
-
-
-@pytest.mark.parametrize(
-    "kustomization", sorted(KUBERNETES.rglob("kustomization.yaml")), ids=lambda path: path.parent.name
-)
-def test_kustomizations_name_files_that_exist_and_leave_none_out(kustomization):
-    document, folder = read_yaml(kustomization), kustomization.parent
-    named = [*document.get("resources", []), *(patch["path"] for patch in document.get("patches", []))]
-    assert all((folder / name).exists() for name in named)
-    files = {path.name for path in folder.glob("*.yaml")} - {kustomization.name}
-    assert files == {name for name in named if name.endswith(".yaml")}
 
 
 # ---- images
