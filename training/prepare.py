@@ -9,6 +9,7 @@ Commands:
   python training/prepare.py sources data_5337 --out DATA   several data sets, listed in a TOML file
   python training/prepare.py pack DATA --out PACKED         packs pictures into shards, for fast loading
   python training/prepare.py verify PACKED                  compares every stored picture with its hash
+  python training/prepare.py reduce LIST --out DIR          reduces the pictures of --negatives and --unknown alike
   python training/prepare.py negatives DIR --out LIST.csv   lists pictures without a plant of an iNaturalist folder
   python training/prepare.py drawn DIR                      draws class folders of invented plants, for rehearsals
 
@@ -57,10 +58,12 @@ from training.drawn import Drawn, write_class_folders
 from training.loading.shards import (
     Pack,
     PackOptions,
+    Reduce,
     Stream,
     Verify,
     infos,
     pack,
+    reduce_pictures,
     stream,
     verify,
     write_streamed_manifest,
@@ -177,7 +180,7 @@ class Negatives(Section, frozen=True, kw_only=True):
     """Seed of the random choice."""
 
 
-Command = Folder | Table | InaturalistExport | Gbif | Download | Sources | Pack | Verify | Negatives | Drawn
+Command = Folder | Table | InaturalistExport | Gbif | Download | Sources | Pack | Verify | Reduce | Negatives | Drawn
 
 
 def main() -> None:
@@ -196,6 +199,9 @@ def run(command: Command) -> None:
             pack(command)
         case Verify():
             verify(command)
+        case Reduce():
+            written, broken = reduce_pictures(command)
+            print(f"{written:,} pictures in {command.out}; {broken:,} do not decode and are left out")
         case Negatives():
             listed = ", ".join(f"{count:,} {split}" for split, count in write_negatives(command).items())
             print(f"Pictures without a plant: {listed}. Next: --negatives {command.out}")

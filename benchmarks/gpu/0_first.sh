@@ -19,7 +19,7 @@ if [[ $TINY == 1 ]]; then
     loops=("${network[@]}" --amp off --batch-size 4 --rounds 1 --steps 2)
     profile=("${network[@]}" --batch-sizes 4 8 --workers 0)
 else
-    chosen=(-m gpu) device=cuda
+    chosen=(-m gpu -k 'not compiled') device=cuda
     pictures=(440 40 0.1 24)
     loops=(--rounds 3 --steps 15)
     profile=(--workers "$(nproc)")
@@ -32,12 +32,15 @@ fi
 # one that pytest's settings need is loaded, and a warning is no error: both depend on the versions of that machine.
 mapfile -t files < <(grep -rlF 'mark.gpu' tests --include='test_*.py' | sort)
 mkdir -p "$WORK/tests"
-# shellcheck disable=SC2016 # the inner shell expands them
-step gpu-tests env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 bash -o pipefail -c '
-    "${@:2}" 2>&1 | tee "$1/gpu.txt"
-    if (($? == 1)); then touch "$1/failed"; fi' -- "$WORK/tests" "$PYTHON" -m pytest \
-    -p pytest_timeout -p no:cacheprovider -W default --tb=short --durations=10 --junit-xml "$WORK/tests/gpu.xml" \
-    "${chosen[@]}" "${files[@]}"
+gpu_tests() {
+    # shellcheck disable=SC2016 # the inner shell expands them
+    step "$1" env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 bash -o pipefail -c '
+        "${@:2}" 2>&1 | tee -a "$1/gpu.txt"
+        if (($? == 1)); then touch "$1/failed"; fi' -- "$WORK/tests" "$PYTHON" -m pytest \
+        -p pytest_timeout -p no:cacheprovider -W default --tb=short --durations=10 --junit-xml "$WORK/tests/$1.xml" \
+        "${@:2}" "${files[@]}"
+}
+gpu_tests gpu "${chosen[@]}"
 # One rank under torchrun: on a GPU it joins NCCL.
 # shellcheck disable=SC2016 # the inner shell expands them
 step torchrun bash -o pipefail -c 'rm -rf "$2"; "${@:3}" 2>&1 | tee "$1"' -- "$WORK/tests/torchrun.txt" \
@@ -49,6 +52,8 @@ drawn first "${pictures[@]}"
 if [[ ! -e $WORK/done/step-profile ]] && (($(left) < 120)); then pause step-profile; fi
 step step-profile "$PYTHON" benchmarks/gpu/step_profile.py --device "$device" --data "$WORK/first-packed" "${profile[@]}" \
     --seconds "$(($(left) - 45))" --out "$WORK/step_profile.json"
+# Four tests compile, which takes as long as the others together.
+if [[ $TINY != 1 ]] && (($(left) > 240)); then gpu_tests compiled -m gpu -k compiled; fi
 if [[ -e $WORK/tests/failed ]]; then
     echo "tests failed: see gpu.txt" >&2
     exit 1

@@ -4,7 +4,7 @@
 # figures, and the weights for script 6, are copied to OUT in parts of 15 MB.
 #
 # BRING=bundle    (default) log, figures and bundle: cat scratch.part.* | tar -xz
-# BRING=weights   cat weights.part.* > weights.safetensors. Set it when the script has ended; it then only copies.
+# BRING=weights   cat weights.part.* > weights.pt. Set it when the script has ended; it then only copies.
 source "$(dirname "$0")/bootstrap.sh"
 name=scratch
 case ${BRING:-bundle} in
@@ -32,8 +32,8 @@ data=$WORK/flora-packed
 run=$WORK/$name bundle=$WORK/$name-files/bundle
 mkdir -p "$WORK/$name-files"
 step "$name-trained" "$PYTHON" training/train.py b4_5337_scratch --data "$data" --run "$run" --auto-resume "${flags[@]}"
-weights=$WORK/weights.safetensors
-step "$name-weights" "$PYTHON" benchmarks/gpu/small_weights.py "$run/best.pt" --out "$weights"
+weights=$WORK/weights.pt
+step "$name-weights" "$PYTHON" benchmarks/gpu/small_checkpoint.py "$run/best.pt" --out "$weights"
 # shellcheck disable=SC2016 # the inner shell expands them
 step "$name-exported" bash -c 'rm -rf "$0" && exec "$@"' "$bundle" "$PYTHON" training/export.py \
     --checkpoint "$run/best.pt" --data "$data" --out "$bundle" \

@@ -13,7 +13,7 @@ if [[ ! -e benchmarks/sweeps/$sweep.toml ]]; then
 fi
 keep . "$sweep/$sweep*"
 remember "$sweep/machine.json" "$sweep/*/run.json"
-weights=${WEIGHTS:-$WORK/weights.safetensors}
+weights=${WEIGHTS:-$WORK/weights.pt}
 if [[ ! -e $weights ]]; then
     echo "error: no weights at $weights: run benchmarks/gpu/5_scratch.sh first, or set WEIGHTS" >&2
     exit 1

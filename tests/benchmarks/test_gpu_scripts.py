@@ -11,7 +11,10 @@ from training.train import parse
 
 NUMBERED = sorted(script.name for script in (ROOT / "benchmarks" / "gpu").glob("[0-9]*.sh"))
 RECORDER = """#!/usr/bin/env bash
-if [[ $1 == -c ]]; then exit 0; fi
+if [[ $1 == -c ]]; then
+    if [[ -n $5 ]]; then echo 30; fi  # epochs
+    exit 0
+fi
 printf '%s\\t' "$@" >> "$0.txt"
 echo >> "$0.txt"
 mkdir -p "${0%/*}/work"/{plants-bundle,scratch-files/{bundle,evaluation}}
@@ -27,8 +30,8 @@ def run(script, folder, *arguments, **variables):
     notes = folder / "python.txt"
     notes.write_text("")
     (folder / "work").mkdir(exist_ok=True)
-    (folder / "work" / "weights.safetensors").touch()
-    places = {"PYTHON": python, "WORK": folder / "work", **dict.fromkeys(("DATA", "NEGATIVES", "IMAGENET"), folder)}
+    (folder / "work" / "weights.pt").touch()
+    places = {"PYTHON": python, "WORK": folder / "work", **dict.fromkeys(("DATA", "NEGATIVES", "UNKNOWN", "IMAGENET"), folder)}
     command = ["bash", ROOT / "benchmarks" / "gpu" / script, *arguments]
     environment = os.environ | {name: str(place) for name, place in places.items()} | variables
     done = ran(*command, env=environment, timeout=300)

@@ -26,7 +26,8 @@ UNKNOWN_PLANT: Final = -2
 _KINDS: Final = {NOT_A_PLANT: ("without a plant", "--negatives"), UNKNOWN_PLANT: ("of an unknown plant", "--unknown")}
 FIT_SPLITS: Final = ("fit", "train")
 """Rows of a list that may be trained on and fitted on; the other rows judge the result."""
-_LIST: Final = "labels.csv"
+LIST: Final = "labels.csv"
+"""The list that a folder may have."""
 _NO_PICTURES: Final = frozenset({".txt", ".csv", ".json", ".md", ".toml", ".html"})
 
 
@@ -79,7 +80,7 @@ def list_negatives(
     for source, given in enumerate(folders):
         if not given.exists():
             raise DataError(f"no such folder of pictures {what}", value=given, remedy=f"correct {flag}")
-        listed = _listed_pictures(given, splits)
+        listed = listed_pictures(given, splits)
         root = given if given.is_dir() else given.parent
         readable = {name: plant for name, plant in listed.items() if _has_header(root / name)}
         if not readable:
@@ -112,10 +113,19 @@ def num_unknown(labels: Tensor) -> int:
     return int((labels == UNKNOWN_PLANT).sum())
 
 
-def _listed_pictures(given: Path, splits: tuple[str, ...]) -> dict[str, str]:
-    """Paths of the pictures, as they are below the folder or in the list, each with its scientific name or nothing."""
-    table = given / _LIST if given.is_dir() else given
-    if table.is_file():
+def table_of(given: Path) -> Path | None:
+    """The CSV list that is given, or that a folder has; None for a folder without one."""
+    table = given / LIST if given.is_dir() else given
+    return table if table.is_file() else None
+
+
+def listed_pictures(given: Path, splits: tuple[str, ...] | None = None) -> dict[str, str]:
+    """Paths of the pictures, as they are below the folder or in the list, each with its scientific name or nothing.
+
+    Of a list with the column `split` only the rows of `splits`, or all.
+    """
+    table = table_of(given)
+    if table is not None:
         return dict(_listed(table, splits))
     found = []
     for folder, folders, files in os.walk(given):
@@ -125,10 +135,10 @@ def _listed_pictures(given: Path, splits: tuple[str, ...]) -> dict[str, str]:
     return dict.fromkeys(sorted(found), "")
 
 
-def _listed(path: Path, splits: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _listed(path: Path, splits: tuple[str, ...] | None) -> Iterator[tuple[str, str]]:
     table = TextTable(path, ("path",), {"path": (), "split": (), "scientific_name": ()})
     for _, row in table.rows():
-        if row["path"] and ("split" not in table.columns or row["split"] in splits):
+        if row["path"] and (splits is None or "split" not in table.columns or row["split"] in splits):
             yield row["path"], row["scientific_name"]
 
 

@@ -1,5 +1,7 @@
 """The command `pack`: prepared pictures -> tar shards, and a manifest with the place of each picture in them.
 
+The command `reduce` does to the pictures of `--negatives` and `--unknown` what `pack` does to training pictures.
+
 Worker processes encode the pictures in order, a bounded number of tasks ahead; this process writes the shards one after
 another. Shards are written atomically, so a killed run continues when the same command is given again.
 
@@ -22,17 +24,20 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from models.atomic_file import remove_leftovers
+from models.atomic_file import remove_leftovers, write_bytes
 from models.cores import cores
 from models.errors import DataError, PictureError, some_of
 from models.exif import exif_orientation
-from models.preprocess import open_picture, read_picture, sniff_format
+from models.preprocess import open_picture, read_picture, sniff_format, upright_size
 from models.program import read_part, tell_next
 from training.dataset.manifest import MANIFEST_FILE, Manifest
+from training.loading.negatives import LIST, listed_pictures, table_of
 from training.loading.shards.shard_files import (
     PackOptions,
+    Quality,
     Shard,
     ShardPlan,
+    ShortSide,
     StoredPicture,
     index_path,
     is_complete,
@@ -256,3 +261,67 @@ def _print_outcome(folder: Path, plan: ShardPlan, missing: Sequence[Shard], num_
     Console(soft_wrap=True, highlight=False, markup=False).print("\n".join(lines))
     if not missing:
         tell_next(f"python training/train.py RECIPE --data {folder}")
+
+
+class Reduce(msgspec.Struct, frozen=True, kw_only=True):
+    """Reduces the pictures of --negatives or --unknown as `pack` reduces those of the classes.
+
+    Otherwise the network could learn the compression, for example that a blurred picture is no plant that it knows.
+    """
+
+    pictures: tyro.conf.Positional[Path]
+    """Folder or CSV list, as for --negatives."""
+    out: Path
+    """Folder for the pictures, below the same paths, and for the list, as labels.csv."""
+    short_side_px: ShortSide = PackOptions().short_side_px
+    """As in `pack`."""
+    quality: Quality = PackOptions().quality
+    """As in `pack`."""
+    workers: Annotated[int, msgspec.Meta(ge=1)] = cores()
+    """Processes that decode and encode pictures."""
+
+
+def reduce_pictures(command: Reduce) -> tuple[int, int]:
+    """Writes the pictures and the list; returns how many were written, and how many do not decode.
+
+    The paths stay those of the list, so that export still knows which pictures the training saw.
+
+    Raises:
+        DataError: Pictures lie outside of the list's folder, none decodes, or `out` is the folder of the pictures.
+        OSError: The disk is full or not writable.
+    """
+    given = command.pictures
+    root = given if given.is_dir() else given.parent
+    names = list(listed_pictures(given))
+    outside = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
+    if outside or command.out.resolve() == root.resolve():
+        raise DataError(
+            "pictures cannot be reduced into another folder below the paths of their list",
+            value=outside[0] if outside else command.out,
+            limit="paths below the folder of the list, and another folder for --out",
+            remedy="copy the pictures below the list, or name another folder",
+        )
+    with worker_pool(command.workers, "training.loading.shards.packing") as pool:
+        write = partial(_write_reduced, root, command.out, command.short_side_px, command.quality)
+        tasks = in_tasks(names, lambda _: _TASK_BYTES // 50)
+        written = sum(track(in_order(pool, write, tasks, most=AHEAD * command.workers), "Reducing", len(names)))
+    if not written:
+        raise DataError("no picture can be read", value=given, remedy="name a folder of pictures, or a CSV list")
+    if (table := table_of(given)) is not None:
+        write_bytes(command.out / LIST, table.read_bytes())
+    return written, len(names) - written
+
+
+def _write_reduced(root: Path, out: Path, short_side_px: int, quality: int, names: Sequence[str]) -> list[bool]:
+    """Writes pictures; returns for each whether it decodes."""
+    found = []
+    for name in names:
+        try:
+            data = (root / name).read_bytes()
+            small = reduced(StoredPicture(data, "", *upright_size(data)), short_side_px, quality)
+        except (OSError, PictureError):
+            found.append(False)
+            continue
+        write_bytes(out / name, small.data)
+        found.append(True)
+    return found

@@ -45,13 +45,17 @@ class StoredPicture(msgspec.Struct, frozen=True):
     height: int
 
 
+ShortSide = Annotated[int, msgspec.Meta(ge=8, le=8192)]
+Quality = Annotated[int, msgspec.Meta(ge=50, le=100)]
+
+
 class PackOptions(msgspec.Struct, frozen=True):
     """The options of `pack` that decide the content of the shards."""
 
-    short_side_px: Annotated[int, msgspec.Meta(ge=8, le=8192)] = 440
+    short_side_px: ShortSide = 440
     """Training pictures are reduced to this short side, px; smaller ones are copied. Pictures of the other splits are
     always copied."""
-    quality: Annotated[int, msgspec.Meta(ge=50, le=100)] = 90
+    quality: Quality = 90
     """JPEG quality of training pictures that are reduced."""
     shard_mb: Annotated[float, msgspec.Meta(ge=0.001, le=100_000.0)] = 512
     """Approximate size of a shard, MB."""

@@ -11,14 +11,20 @@ from tests.make import ran
 from tests.training.loading.shards.prepared import OPTIONS, hashes, picture_bytes, write_prepared
 from tests.training.small import require_one_line
 from training.dataset.manifest import Manifest
-from training.loading.shards import Pack, pack
+from training.loading.negatives import UNKNOWN_PLANT, list_negatives
+from training.loading.shards import Pack, Reduce, pack, reduce_pictures
+from training.loading.shards.packing import reduced
+from training.loading.shards.shard_files import StoredPicture
 from training.loading.storage import PictureStore
 
 ON_A_FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from models.program import clear_errors
-from training.loading.shards import Pack, pack
+from training.loading.negatives import UNKNOWN_PLANT, list_negatives
+from training.loading.shards import Pack, Reduce, pack, reduce_pictures
+from training.loading.shards.packing import reduced
+from training.loading.shards.shard_files import StoredPicture
 resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))  # Python ignores the signal: as a full disk
 with clear_errors():
     pack(Pack(data=Path(sys.argv[1]), out=Path(sys.argv[2]), short_side_px=64, workers=1))
@@ -150,3 +156,28 @@ def test_a_damaged_manifest_in_the_folder_is_one_clear_error(prepared, tmp_path)
     with pytest.raises(DataError, match="the folder holds other data"):
         pack(Pack(data=prepared, out=tmp_path / "data", **OPTIONS))
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["manifest.parquet"]
+
+
+def test_unknown_plants_are_reduced_as_training_pictures_are_and_keep_their_paths(tmp_path):
+    given, out = tmp_path / "strangers", tmp_path / "reduced"
+    pictures = {"a/large.jpg": picture_bytes(0, (120, 96)), "a/small.jpg": picture_bytes(1, (60, 50))}
+    for name, data in (pictures | {"broken.jpg": b"no picture"}).items():
+        (given / name).parent.mkdir(parents=True, exist_ok=True)
+        (given / name).write_bytes(data)
+    listed = "path,split,scientific_name\na/large.jpg,fit,Rosa canina\na/small.jpg,test,Rosa rugosa\nbroken.jpg,fit,\n"
+    (given / "labels.csv").write_text(listed)
+    command = Reduce(pictures=given, out=out, short_side_px=64, quality=75, workers=1)
+    assert reduce_pictures(command) == (2, 1)
+    stored = [StoredPicture(data, "", *upright_size(data)) for data in pictures.values()]
+    wanted = [reduced(each, 64, 75).data for each in stored]
+    assert [(out / name).read_bytes() for name in pictures] == wanted
+    assert list_negatives((out,), label=UNKNOWN_PLANT).sha256 == list_negatives((given,), label=UNKNOWN_PLANT).sha256
+    assert (out / "labels.csv").read_text() == listed
+
+
+@pytest.mark.parametrize(("listed", "out"), [("../one.jpg", "out"), ("/tmp/one.jpg", "out"), ("one.jpg", "given")])
+def test_pictures_are_never_reduced_over_others(listed, out, tmp_path):
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "labels.csv").write_text(f"path\n{listed}\n")
+    with pytest.raises(DataError, match="below the folder of the list"):
+        reduce_pictures(Reduce(pictures=tmp_path / "given", out=tmp_path / out, workers=1))
