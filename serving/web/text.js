@@ -3,7 +3,7 @@
 
 export const language = document.documentElement.lang;
 
-const response = await fetch(`/web/text/${language}.json`);
+const response = await fetch(new URL(`text/${language}.json`, import.meta.url));
 const catalogue = await response.json();
 const plurals = new Intl.PluralRules(language);
 const numbers = new Intl.NumberFormat(language);

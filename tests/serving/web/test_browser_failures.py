@@ -12,8 +12,6 @@ from tests.serving.tiny import encode
 from tests.serving.web.tab import PHOTOGRAPHS, Tab, file
 from tests.serving.web.test_browser_pictures import noise
 
-pytestmark = pytest.mark.slow
-
 SLOW_UPLOAD = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": 60_000}  # bytes per second
 
 

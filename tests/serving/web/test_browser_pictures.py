@@ -12,8 +12,6 @@ from tests.serving.tiny import BLUE, RED, encode, jpeg
 from tests.serving.web.examples import GENUS, LOOK_ALIKES, SPECIES
 from tests.serving.web.tab import PHOTOGRAPHS, file
 
-pytestmark = pytest.mark.slow
-
 DOG_ROSE = file("rose.jpg", jpeg(RED))
 TRANSFER = """async (address) => {
   const transfer = new DataTransfer();

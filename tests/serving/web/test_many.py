@@ -53,7 +53,6 @@ def test_the_csv_is_read_back_and_no_cell_is_a_formula(page):
     assert read[2]["error"] == "The picture cannot be decoded."
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_each_photograph_has_an_answer_that_outlives_a_reload(open_real_tab, view):
     tab = open_real_tab(view, MANY)
@@ -85,7 +84,6 @@ def test_each_photograph_has_an_answer_that_outlives_a_reload(open_real_tab, vie
     assert page.locator("#rows > li").count() == 0
 
 
-@pytest.mark.slow
 def test_the_answers_are_in_my_plants_unless_that_is_switched_off(open_real_tab):
     tab = open_real_tab("phone", MANY)
     page = tab.page
@@ -105,7 +103,6 @@ def test_the_answers_are_in_my_plants_unless_that_is_switched_off(open_real_tab)
     assert not page.get_by_label("Keep new answers").is_checked()
 
 
-@pytest.mark.slow
 def test_photographs_are_answered_after_a_list_was_cleared_on_its_way(open_tab):
     tab = open_tab()
     tab.page.goto(f"{ADDRESS}{MANY}")

@@ -137,7 +137,6 @@ def open_app(site, new_page):
     return open_one
 
 
-@pytest.mark.slow
 def test_without_a_connection_a_reload_shows_the_plants_in_the_language_that_was_chosen(site, open_app):
     tab = open_app("phone", locale="de-DE")
     page = tab.page
@@ -163,7 +162,6 @@ def test_without_a_connection_a_reload_shows_the_plants_in_the_language_that_was
     assert CATALOGUES["fr"]["problem.gone"] in tab.problem_text()
 
 
-@pytest.mark.slow
 def test_behind_a_gateway_without_its_service_the_page_opens_too(site, open_app):
     tab = open_app()
     site.is_down = True
@@ -171,7 +169,6 @@ def test_behind_a_gateway_without_its_service_the_page_opens_too(site, open_app)
     tab.see("No plants yet")
 
 
-@pytest.mark.slow
 def test_answers_never_pass_through_the_worker_and_keys_still_count(site, open_app):
     site.key = "secret"
     tab = open_app()
@@ -194,7 +191,6 @@ def test_answers_never_pass_through_the_worker_and_keys_still_count(site, open_a
         assert all(path == "/" or path.startswith("/web/") for path in paths)
 
 
-@pytest.mark.slow
 def test_a_new_version_replaces_all_that_was_kept_and_no_page_is_stale(web, site, open_app):
     tab = open_app()
     page = tab.page
@@ -230,7 +226,6 @@ def test_a_photograph_that_another_app_shares_is_identified(site, open_app):
     assert page.locator(".tile").count() == 0
 
 
-@pytest.mark.slow
 def test_another_language_answers_about_the_photographs_that_were_chosen(open_app):
     tab = open_app()
     page = tab.page

@@ -101,7 +101,6 @@ def test_an_export_with_a_broken_plant_is_refused_as_a_whole(page, changes):
 # ---- in a browser
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("view", ["wide", "phone"])
 def test_an_answer_is_kept_found_and_opened_again(open_tab, view):
     tab = open_tab(view)
@@ -137,7 +136,6 @@ def test_an_answer_is_kept_found_and_opened_again(open_tab, view):
     assert shown_names(page) == ["Common sunflower"]
 
 
-@pytest.mark.slow
 def test_an_export_brings_everything_back_after_all_was_forgotten(open_tab, tmp_path):
     tab = open_tab()
     page = tab.page
@@ -201,7 +199,6 @@ def test_more_pictures_of_a_plant_replace_its_answer_and_keep_its_correction(ope
     assert page.locator(".many__row").get_attribute("data-id") == "request-2"
 
 
-@pytest.mark.slow
 def test_nothing_is_kept_of_what_is_no_plant_or_once_it_is_switched_off(open_tab):
     tab = open_tab()
     page = tab.page
@@ -217,7 +214,6 @@ def test_nothing_is_kept_of_what_is_no_plant_or_once_it_is_switched_off(open_tab
     assert not page.get_by_label("Keep new answers").is_checked()
 
 
-@pytest.mark.slow
 def test_a_full_device_is_one_clear_sentence_and_loses_nothing(open_tab):
     tab = open_tab()
     page = tab.page
