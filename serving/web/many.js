@@ -1,12 +1,12 @@
 // The page for many photographs: identifies each by itself, a few at a time, and lists the answers in the order of the photographs.
 
 import { showAnswer } from "./answer.js";
-import { download, element, find, printed } from "./elements.js";
+import { download, element, find } from "./elements.js";
 import { tell } from "./events.js";
 import { setUpKeeping, setUpSwitch } from "./keep.js";
 import { modelOf } from "./model.js";
 import { retried } from "./retry.js";
-import { harmSentences, knownAs, stateOf, verdictHeading } from "./sentences.js";
+import { inShort, line, rowOf } from "./row.js";
 import { identify, isHeic } from "./service.js";
 import { shrunk } from "./shrink.js";
 import { byUncertainty, csvOf } from "./table.js";
@@ -101,32 +101,13 @@ function showRow(row) {
   const address = row.answer?.images[0].preview ?? picture;
   const image = address && element("img", { src: address, alt: "", loading: "lazy" });
   image?.addEventListener("error", () => image.remove(), { once: true }); // HEIC before its answer
-  const line = [element("span", { className: "many__picture" }, image), element("span", { className: "many__words" }, words(row))];
-  if (!row.answer) {
-    item.replaceChildren(element("div", { className: "many__line" }, line));
-    return;
-  }
-  const body = element("div", { className: "many__answer" });
-  const details = element("details", {}, element("summary", { className: "many__line" }, line), body);
-  details.addEventListener("toggle", async () => {
-    body.prepend(...showAnswer(row.answer, await modelOf(row.answer), shown.get(row).files));
-  }, { once: true });
-  item.replaceChildren(details);
+  const open = async () => showAnswer(row.answer, await modelOf(row.answer), shown.get(row).files);
+  item.replaceChildren(rowOf(image, words(row), row.answer && open));
 }
 
-function words(row) {
-  const { photograph, answer, error, corrected } = row;
-  const [best] = answer?.predictions ?? [];
-  const heading = answer && verdictHeading(answer);
-  const isOpen = best && stateOf(answer) === "uncertain";
-  const line = (className, sentence) => sentence && element("span", { className }, printed(sentence));
-  return [
-    answer && harmSentences(answer).map((sentence) => line("many__harm", sentence)),
-    line("many__plant", heading ? heading.title : error || say("many.waiting")),
-    line("many__latin", isOpen ? say("many.perhaps", { name: knownAs(best) }) : heading?.latin),
-    line("many__corrected", corrected && say("many.corrected", { name: corrected })),
-    line("many__photograph", heading ? `${heading.label} · ${photograph}` : photograph),
-  ].flat();
+function words({ photograph, answer, error, corrected }) {
+  if (answer) return inShort(answer, { corrected, origin: photograph });
+  return [line("plant", error || say("many.waiting")), line("photograph", photograph)];
 }
 
 function stop() {
@@ -152,7 +133,7 @@ function noteCorrection({ detail: { answer, correction } }) {
   const row = rows.find((each) => each.answer?.request_id === answer.request_id);
   if (!row) return;
   row.corrected = correction?.name ?? "";
-  shown.get(row).item.querySelector(".many__words").replaceChildren(...words(row).filter(Boolean));
+  shown.get(row).item.querySelector(".many__words").replaceChildren(...words(row));
   keep();
 }
 

@@ -1,7 +1,7 @@
 // My plants: lists what this browser keeps, finds it by name, day and place, and opens it again. Everything stays on the device.
 
 import { showAnswer } from "./answer.js";
-import { download, element, find, printed } from "./elements.js";
+import { download, element, find } from "./elements.js";
 import { fileOf, plantsIn } from "./exchange.js";
 import { dayOf, groupsOf, isFound } from "./garden.js";
 import { registerWorker } from "./install.js";
@@ -9,7 +9,7 @@ import { notKeptSentence, noteCorrections, setUpSwitch } from "./keep.js";
 import { addPlants, allPlants, amendPlant, forgetAllPlants, forgetPlant } from "./kept.js";
 import { inWords, mapOf } from "./map.js";
 import { modelOf } from "./model.js";
-import { harmSentences, verdictHeading } from "./sentences.js";
+import { inShort, rowOf } from "./row.js";
 import { say } from "./text.js";
 
 let rows = []; // { plant, item }, the newest first
@@ -20,7 +20,7 @@ async function list() {
   for (const image of document.querySelectorAll("#plants img[src^='blob:']")) URL.revokeObjectURL(image.src);
   const plants = await allPlants();
   chosen = null;
-  rows = plants.map((plant) => ({ plant, item: rowOf(plant) }));
+  rows = plants.map((plant) => ({ plant, item: rowOfPlant(plant) }));
   find("plants").replaceChildren(...rows.map(({ item }) => item));
   find("search-form").hidden = find("export").hidden = find("forget-all").hidden = plants.length === 0;
   showMap();
@@ -52,16 +52,11 @@ function choose(dot, plants) {
   filter();
 }
 
-function rowOf(plant) {
-  const words = element("span", { className: "many__words" }, shownOr(() => wordsOf(plant), say("problem.not_shown")));
+function rowOfPlant(plant) {
+  const words = shownOr(() => wordsOf(plant), [say("problem.not_shown")]);
   const picture = plant.pictures[0] && pictureOf(plant.pictures[0], "");
-  const body = element("div", { className: "many__answer" });
-  const details = element("details", {},
-    element("summary", { className: "many__line" }, element("span", { className: "many__picture" }, picture), words), body);
-  details.addEventListener("toggle", async () => {
-    if (body.childElementCount === 0) body.replaceChildren(...await openedPlant(plant, words));
-  });
-  return element("li", { className: "many__row", "data-id": plant.id }, details);
+  const row = rowOf(picture, words, () => openedPlant(plant, row.querySelector(".many__words")));
+  return element("li", { className: "many__row", "data-id": plant.id }, row);
 }
 
 /** A plant that cannot be shown, such as one of a newer service, hides no other one. */
@@ -76,18 +71,7 @@ function shownOr(build, otherwise) {
 
 const pictureOf = (picture, alt) => element("img", { src: URL.createObjectURL(picture), alt, loading: "lazy" });
 
-function wordsOf({ answer, date, correction, note }) {
-  const { label, title, latin } = verdictHeading(answer);
-  const line = (className, sentence) => sentence && element("span", { className }, printed(sentence));
-  return [
-    ...harmSentences(answer).map((sentence) => line("many__harm", sentence)),
-    line("many__plant", title),
-    line("many__latin", latin),
-    line("many__corrected", correction && say("many.corrected", { name: correction })),
-    line("many__corrected", note),
-    line("many__photograph", `${label} · ${dayOf(date)}`),
-  ].filter(Boolean);
-}
+const wordsOf = ({ answer, date, correction, note }) => inShort(answer, { corrected: correction, note, origin: dayOf(date) });
 
 /** Shows the photographs, the answer, and what a person can do with a plant. */
 async function openedPlant(plant, words) {
