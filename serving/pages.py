@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from litestar import Request, Response, Router, get
-from litestar.datastructures import Cookie
 from litestar.enums import MediaType
 from litestar.exceptions import NotFoundException
 from litestar.openapi import OpenAPIConfig, ResponseSpec
@@ -37,6 +36,7 @@ from litestar.openapi.spec import (
     Schema,
     SecurityRequirement,
     SecurityScheme,
+    Server,
 )
 from litestar.params import FromPath
 from litestar.response import Redirect
@@ -47,9 +47,8 @@ from serving.problems import MEDIA_TYPE, codes_by_status
 from serving.schemas import MAX_IMAGES, Parameters, Problem, declared, wanted_languages
 
 WEB: Final = Path(__file__).resolve().parent / "web"
-_PAGE: Final = Path("index.html")
+_PAGE: Final = Path()  # the name of index.html, which stands at the root alone: its addresses begin there
 _DEFAULT_LANGUAGE: Final = "en"
-_LANGUAGE_KEPT_S: Final = 365 * 24 * 3600
 _PARTS: Final = "parts"  # folder of what stands in several pages
 _WORKER: Final = "worker.js"
 _NOT_OFFLINE: Final = (_WORKER, "icons/", "schema.", "sunflower.", "vendor/")  # what the page does without
@@ -76,16 +75,15 @@ def page_routes() -> list[ControllerRouterHandler]:
 @get(["/", "/web/{name:path}"], include_in_schema=False, sync_to_thread=False, opt={PRECOMPRESSED: True})
 def _file(request: Request[Any, Any, Any], name: FromPath[Path] = _PAGE) -> Response[bytes]:
     path = name.as_posix().lstrip("/")
-    chosen = request.query_params.get("lang", "")
-    language = _language([chosen, request.cookies.get("lang", "")], request.headers.get("accept-language", ""))
+    chosen = [request.query_params.get("lang", ""), request.cookies.get("lang", "")]
+    language = _language(chosen, request.headers.get("accept-language", ""))
     file = _web_files().get((path, "")) or _web_files().get((path, language))
     if file is None:
         raise NotFoundException
-    cookies = [Cookie("lang", value=language, max_age=_LANGUAGE_KEPT_S, samesite="lax")] if chosen == language else []
     if file.compressed is not None and accepts_gzip(request.headers.get("accept-encoding", "")):
         headers = {**file.headers, "Content-Encoding": "gzip"}
-        return Response(file.compressed, media_type=file.media_type, headers=headers, cookies=cookies)
-    return Response(file.content, media_type=file.media_type, headers=file.headers, cookies=cookies)
+        return Response(file.compressed, media_type=file.media_type, headers=headers)
+    return Response(file.content, media_type=file.media_type, headers=file.headers)
 
 
 def _language(chosen: Sequence[str], accept_language: str) -> str:
@@ -97,47 +95,54 @@ def _language(chosen: Sequence[str], accept_language: str) -> str:
 @get(["/docs", "/openapi.json"], include_in_schema=False, sync_to_thread=False)
 def _documentation(request: Request[Any, Any, Any]) -> Redirect:
     """Leads from where other services have their documentation to ours."""
-    return Redirect("/schema" if request.url.path.startswith("/docs") else "/schema/openapi.json")
+    page = "schema" if request.url.path.startswith("/docs") else "schema/openapi.json"
+    return Redirect(_root(request) + page)
+
+
+def _root(request: Request[Any, Any, Any]) -> str:
+    """Returns the way to the root from an address directly below it, since a proxy may put the root behind a path."""
+    return "../" if request.scope["raw_path"].endswith(b"/") else "./"
 
 
 @cache
 def _web_files() -> dict[tuple[str, str], _WebFile]:
     """Returns (name below /web/, language) -> file; the language is "" where a file is the same in all."""
-    files: dict[tuple[str, str], _WebFile] = {}
+    contents: dict[tuple[str, str], bytes] = {}
     for path in filter(Path.is_file, sorted(WEB.rglob("*"))):
         if path.parent.name == _PARTS:
             continue
-        name = path.relative_to(WEB).as_posix()
+        name = _PAGE.as_posix() if path.name == "index.html" else path.relative_to(WEB).as_posix()
         content = path.read_bytes()
-        media_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
-        if _PLACEHOLDER.search(content.decode(errors="ignore")) and media_type == "text/html":
+        if _PLACEHOLDER.search(content.decode(errors="ignore")) and path.suffix == ".html":
             for language in _catalogues():
-                # Without Last-Modified: another language has another ETag, but the same time.
-                files[name, language] = _web_file(_translated(content.decode(), language).encode(), media_type, {})
+                contents[name, language] = _translated(name, content.decode(), language).encode()
         else:
-            modified = {"Last-Modified": formatdate(path.stat().st_mtime, usegmt=True)}
-            files[name, ""] = _web_file(content, media_type, modified)
-    # Without Last-Modified, since other files change it too. Its scope is wider than its address.
-    worker = _worker({name: file.content for (name, _), file in files.items()}).encode()
-    files[_WORKER, ""] = _web_file(worker, files[_WORKER, ""].media_type, {"Service-Worker-Allowed": "/"})
-    return files
+            contents[name, ""] = content
+    version = hashlib.sha256(b"".join(contents.values())).hexdigest()[:16]
+    contents[_WORKER, ""] = _worker(contents, version).encode()
+    return {
+        (name, language): _web_file(name, language, content, version) for (name, language), content in contents.items()
+    }
 
 
-def _worker(files: Mapping[str, bytes]) -> str:
+def _worker(contents: Mapping[tuple[str, str], bytes], version: str) -> str:
     """Returns the service worker, with a version that changes with each file, and the addresses of what it keeps."""
-    version = hashlib.sha256(b"".join(files[name] for name in sorted(files))).hexdigest()[:16]
-    kept = [
-        "/" if name == _PAGE.name else f"/web/{name}" for name in sorted(files) if not name.startswith(_NOT_OFFLINE)
-    ]
+    names = sorted({name for name, _ in contents if not name.startswith(_NOT_OFFLINE)})
+    kept = ["/" if name == _PAGE.as_posix() else f"/web/{name}" for name in names]
     constants = {"VERSION": version, "FILES": kept}
     lines = [f"const {name} = {msgspec.json.encode(value).decode()};\n" for name, value in constants.items()]
-    return "".join(lines) + files[_WORKER].decode()
+    return "".join(lines) + contents[_WORKER, ""].decode()
 
 
-def _web_file(content: bytes, media_type: str, headers: Mapping[str, str]) -> _WebFile:
+def _web_file(name: str, language: str, content: bytes, version: str) -> _WebFile:
     compressed = gzip.compress(content, mtime=0) if len(content) >= MIN_COMPRESSED_BYTES else None
-    kept = {"ETag": entity_tag(content), "Cache-Control": REVALIDATE}
-    return _WebFile(media_type, {**headers, **kept}, content, compressed)
+    headers = {"ETag": entity_tag(content), "Cache-Control": REVALIDATE, "Page-Version": version}
+    if name == _WORKER:
+        headers["Service-Worker-Allowed"] = "../"  # its scope is wider than its address
+    elif not language:  # other files change the worker, and another language has another ETag, but the same time
+        headers["Last-Modified"] = formatdate((WEB / name).stat().st_mtime, usegmt=True)
+    media_type = "text/html" if language else mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return _WebFile(media_type, headers, content, compressed)
 
 
 @cache
@@ -146,15 +151,16 @@ def _catalogues() -> dict[str, dict[str, Any]]:
     return {path.stem: msgspec.json.decode(path.read_bytes()) for path in sorted((WEB / "text").glob("*.json"))}
 
 
-def _translated(page: str, language: str) -> str:
-    """Fills in the head of all pages, texts, which stand there as `{{key}}`, the language, and links to the others."""
+def _translated(name: str, page: str, language: str) -> str:
+    """Fills in the head of all pages, texts, which stand there as `{{key}}`, the way to the root, and the languages."""
     page = page.replace("  {{head}}\n", (WEB / _PARTS / "head.html").read_text(encoding="utf-8"))
     links = (
         f'<a href="?lang={each}" hreflang="{each}" lang="{each}"{" aria-current=true" if each == language else ""}>'
         f"{html.escape(texts['language.name'])}</a>"
         for each, texts in _catalogues().items()
     )
-    more = {"language": language, "languages": " ".join(links)}
+    root = "./" if name == _PAGE.as_posix() else "../"
+    more = {"language": language, "languages": " ".join(links), "root": root}
     texts = _catalogues()[language]
     return _PLACEHOLDER.sub(lambda match: more.get(match[1]) or html.escape(texts[match[1]]), page)
 
@@ -278,7 +284,7 @@ class OfflineViewer(OpenAPIRenderPlugin):
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002
         """Returns the page."""
-        return (WEB / "schema.html").read_bytes()
+        return (WEB / "schema.html").read_text(encoding="utf-8").replace("{{root}}", _root(request)).encode()
 
 
 def openapi_config() -> OpenAPIConfig:
@@ -290,6 +296,7 @@ def openapi_config() -> OpenAPIConfig:
         use_handler_docstrings=True,
         operation_id_creator=lambda handler, *_: handler.handler_name,
         components=Components(security_schemes=_SCHEMES),
+        servers=[Server(url="..")],  # relative to the address of the document
         render_plugins=[OfflineViewer(), JsonRenderPlugin(media_type=MediaType.JSON)],
         openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=_finish),
     )

@@ -6,7 +6,7 @@ import { keyForm } from "./key.js";
 import { labelHash } from "./lists.js";
 import { currentModel, loadModel } from "./model.js";
 import { firstSentence, foundByWords, knownAs, knownSentence, nameOf, searchSentence } from "./sentences.js";
-import { findSpecies } from "./service.js";
+import { addressOf, findSpecies } from "./service.js";
 import { measuredSentences } from "./sure.js";
 import { language, say } from "./text.js";
 
@@ -34,7 +34,7 @@ function showKnown(model) {
 }
 
 async function offerExample(address, addPictures) {
-  const response = await fetch(address);
+  const response = await fetch(addressOf(address));
   if (!response.ok) return;
   const content = await response.blob();
   const file = new File([content], address.split("/").at(-1), { type: content.type });

@@ -1,7 +1,7 @@
 // Shows the reference pictures of a taxon with author and license. Those of a candidate are loaded when they are asked for.
 
 import { element } from "./elements.js";
-import { describeTaxon } from "./service.js";
+import { addressOf, describeTaxon } from "./service.js";
 import { say } from "./text.js";
 
 /** Returns null for a taxon without pictures. */
@@ -35,6 +35,6 @@ async function load(pictures, { taxon_id: id, scientific_name: name }, most) {
 
 function figure({ url, author, license, source }, name) {
   return element("figure", { className: "reference" },
-    element("img", { src: url, alt: name, loading: "lazy" }),
+    element("img", { src: addressOf(url), alt: name, loading: "lazy" }),
     element("figcaption", {}, [author || source, license].join(", ")));
 }

@@ -88,7 +88,7 @@ function keptWords(line, id) {
       line.textContent = say("plants.forgotten");
     },
   }, say("plants.forget"));
-  return [element("a", { href: "/web/plants.html" }, say("plants.kept")), " · ", forget];
+  return [element("a", { href: new URL("plants.html", import.meta.url) }, say("plants.kept")), " · ", forget];
 }
 
 /** Says why something could not be kept. */

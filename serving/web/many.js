@@ -3,6 +3,7 @@
 import { showAnswer } from "./answer.js";
 import { download, element, find } from "./elements.js";
 import { tell } from "./events.js";
+import { setUpLanguages } from "./install.js";
 import { setUpKeeping, setUpSwitch } from "./keep.js";
 import { modelOf } from "./model.js";
 import { retried } from "./retry.js";
@@ -179,6 +180,7 @@ find("clear").addEventListener("click", clear);
 document.addEventListener("corrected", noteCorrection);
 setUpKeeping();
 setUpSwitch(find("keeping"));
+setUpLanguages();
 for (const row of rows) {
   shown.set(row, { item: element("li", { className: "many__row" }), picture: null, files: [] });
   showRow(row);

@@ -4,7 +4,7 @@ import { showAnswer } from "./answer.js";
 import { download, element, find } from "./elements.js";
 import { fileOf, plantsIn } from "./exchange.js";
 import { dayOf, groupsOf, isFound } from "./garden.js";
-import { registerWorker } from "./install.js";
+import { registerWorker, setUpLanguages } from "./install.js";
 import { notKeptSentence, noteCorrections, setUpSwitch } from "./keep.js";
 import { addPlants, allPlants, amendPlant, forgetAllPlants, forgetPlant } from "./kept.js";
 import { inWords, mapOf } from "./map.js";
@@ -140,5 +140,6 @@ find("import").addEventListener("change", (event) => attempt(() => load(event)))
 find("forget-all").addEventListener("click", () => attempt(forgetAll));
 setUpSwitch(find("keeping"));
 registerWorker();
+setUpLanguages();
 noteCorrections();
 attempt(list);

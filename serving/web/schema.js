@@ -5,12 +5,14 @@ const COLORS = {
   dark: { theme: "dark", "bg-color": "#121813", "text-color": "#e9eee2", "nav-bg-color": "#0d120e", "nav-text-color": "#a9b6a3", "primary-color": "#93cd9c" },
 };
 
+const viewer = document.querySelector("rapi-doc");
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
 function applyColors() {
-  const viewer = document.querySelector("rapi-doc");
   for (const [name, value] of Object.entries(COLORS[prefersDark.matches ? "dark" : "light"])) viewer.setAttribute(name, value);
 }
 
+// The viewer takes the address of the service in the document, which is relative, for one of the host's root.
+for (const name of ["server-url", "default-api-server"]) viewer.setAttribute(name, new URL("..", import.meta.url).href);
 prefersDark.addEventListener("change", applyColors);
 applyColors();

@@ -7,9 +7,13 @@ import { upload } from "./upload.js";
 
 export const MAX_PICTURES = 5; // in one request
 
+const ROOT = new URL("../", import.meta.url); // the service may stand behind a path
 const TEMPORARY = new Set([408, 429]); // client errors after which the same request may succeed later
 const NO_CONTENT = 204;
 const UNAUTHORIZED = 401;
+
+/** Returns the address of what the service gives below its root, such as "/model". */
+export const addressOf = (path) => new URL(path.replace(/^\//, ""), ROOT).href;
 
 /** Whether few browsers show a file, so that the service shall send a small picture of it back. */
 export const isHeic = ({ name }) => /\.hei[cf]$/i.test(name);
@@ -70,7 +74,7 @@ async function request(url, options = {}, send = fetch) {
   const headers = { Accept: "application/json, application/problem+json", ...(key && { Authorization: `Bearer ${key}` }) };
   let response, body;
   try {
-    response = await send(url, { headers, ...options });
+    response = await send(addressOf(url), { headers, ...options });
     if (response.status === NO_CONTENT) return null;
     body = await response.json();
   } catch (error) {

@@ -8,8 +8,8 @@ import { say } from "./text.js";
  * Sets up the tray.
  *
  * @returns add(files) adds pictures; files() gives the files in the order of the request; mark(index) outlines a picture that the service refused;
- *   remove(index) removes it; preview(index, address) shows it where the browser could not; notice(text) shows a
- *   sentence, or none.
+ *   remove(index) removes it; preview(index, address) shows it where the browser could not; offer(files) asks before it adds
+ *   those that came from elsewhere.
  */
 export function setUpTray(onChange) {
   let pictures = []; // { file, tile }, in the order of the request
@@ -27,6 +27,12 @@ export function setUpTray(onChange) {
     }
     update();
     find("tiles").scrollIntoView({ block: "nearest" });
+  }
+
+  function offer(files) {
+    showNotice(say(files.length ? "tray.shared" : "tray.shared_none", { n: files.length }));
+    const button = element("button", { className: "button", type: "button", onclick: () => add(files) }, say("tray.add"));
+    if (files.length) find("notice").append(" ", button);
   }
 
   function remove(picture) {
@@ -63,7 +69,7 @@ export function setUpTray(onChange) {
     files: () => pictures.map((picture) => picture.file),
     mark: (index) => pictures[index]?.tile.classList.add("tile--refused"),
     remove: (index) => remove(pictures[index]),
-    notice: showNotice,
+    offer,
     preview: (index, address) => showPreview(pictures[index].tile, address),
   };
 }

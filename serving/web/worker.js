@@ -5,11 +5,13 @@
 const SHELL = `botanify-shell-${VERSION}`;
 const SHARED = "botanify-shared"; // install.js takes them out
 const PATIENCE_MS = 4000; // longer than any file takes on a connection that is of use
-const PAGES = FILES.filter((path) => path === "/" || path.endsWith(".html"));
+const ROOT = new URL("../", self.location).pathname; // the service may stand behind a path
+const KEPT = FILES.map((path) => ROOT + path.slice(1));
+const PAGES = KEPT.filter((path) => path === ROOT || path.endsWith(".html"));
 
 self.addEventListener("install", (event) => {
   self.skipWaiting();
-  event.waitUntil(keep(FILES));
+  event.waitUntil(keep(KEPT));
 });
 
 self.addEventListener("activate", (event) => {
@@ -19,17 +21,19 @@ self.addEventListener("activate", (event) => {
 self.addEventListener("fetch", (event) => {
   const { pathname, searchParams, origin } = new URL(event.request.url);
   if (origin !== self.location.origin) return;
-  if (event.request.method === "POST" && pathname === "/share") event.respondWith(takeShared(event.request));
-  if (event.request.method !== "GET" || !FILES.includes(pathname)) return;
+  if (event.request.method === "POST" && pathname === `${ROOT}share`) event.respondWith(takeShared(event.request));
+  if (event.request.method !== "GET" || !KEPT.includes(pathname)) return;
   const answered = answer(event.request, pathname);
   event.respondWith(answered);
-  if (searchParams.has("lang")) event.waitUntil(answered.then(() => keep(PAGES))); // the service remembers the language that was chosen
+  if (searchParams.has("lang")) event.waitUntil(answered.then(() => keep(PAGES))); // the page remembers the language that was chosen
 });
 
-/** Keeps files as the service gives them now: all or none. */
+/** Keeps files as the service gives them now, all or none; what a gateway answers in its place has no version. */
 async function keep(paths) {
+  const responses = await Promise.all(paths.map((path) => fetch(path, { cache: "no-cache" })));
+  if (responses.some(({ ok, headers }) => !ok || headers.get("Page-Version") !== VERSION)) throw new Error("not the service, or another version of it");
   const shell = await caches.open(SHELL);
-  await shell.addAll(paths.map((path) => new Request(path, { cache: "no-cache" })));
+  await Promise.all(paths.map((path, index) => shell.put(path, responses[index])));
 }
 
 async function forgetOthers() {
@@ -50,13 +54,14 @@ async function answer(request, pathname) {
   }
 }
 
-/** Keeps shared photographs for the page, and opens it; the page says so if there was no room for them. */
+/** Keeps shared photographs for the page, and opens it; the page asks before it uses them, and says so if there was no room for them. */
 async function takeShared(request) {
+  if (request.referrer.startsWith("http")) return new Response(null, { status: 204 }); // a web page, and no app: the reader stays there
   const form = await request.formData();
   const files = form.getAll("image").filter((file) => file instanceof File);
   await caches.delete(SHARED);
   const shared = await caches.open(SHARED);
   const kept = files.map((file, index) => shared.put(`/shared/${index}`, new Response(file, { headers: { "X-Name": encodeURIComponent(file.name) } })));
   await Promise.allSettled(kept);
-  return Response.redirect(`/?${new URLSearchParams([...new URL(request.url).searchParams, ["shared", ""]])}`, 303);
+  return Response.redirect(new URL(`${ROOT}?shared`, self.location), 303);
 }

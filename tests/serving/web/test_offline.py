@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from urllib.parse import urljoin
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_the_worker_is_asked_for_anew_and_works_for_the_whole_page(client):
     response = client.get("/web/worker.js")
     headers = response.headers
     assert headers["content-type"].startswith("text/javascript")
-    assert (headers["service-worker-allowed"], headers["cache-control"]) == ("/", "no-cache")
+    assert (headers["service-worker-allowed"], headers["cache-control"]) == ("../", "no-cache")
     assert "last-modified" not in headers
     assert {"worker-src 'self'", "manifest-src 'self'"} <= set(headers["content-security-policy"].split("; "))
 
@@ -49,7 +50,38 @@ def test_the_manifest_names_icons_that_there_are(client):
     response = client.get("/web/manifest.webmanifest")
     assert response.headers["content-type"] == "application/manifest+json"
     icons = response.json()["icons"]
-    assert [client.get(icon["src"]).headers["content-type"] for icon in icons] == [icon["type"] for icon in icons]
+    found = [client.get(urljoin("/web/", icon["src"])).headers["content-type"] for icon in icons]
+    assert found == [icon["type"] for icon in icons]
+
+
+# ---- behind a path, which a proxy strips
+
+
+def addresses_in(text):
+    """The addresses in HTML or in a manifest, but for those of the fragments and languages of a page itself."""
+    named = re.findall(r"""(?:href|src|spec-url|start_url|scope|action)["]?[=:] ?"([^"#?]*)""", text)
+    return {address for address in named if address}
+
+
+@pytest.mark.parametrize(
+    "page", ["/", "/web/many.html", "/web/plants.html", "/web/manifest.webmanifest", "/schema", "/schema/"]
+)
+def test_every_address_of_a_page_stays_behind_the_path_of_a_proxy(client, page):
+    found = {urljoin(f"/plants{page}", address) for address in addresses_in(client.get(page).text)}
+    assert len(found) > 2
+    assert {address for address in found if not address.startswith("/plants/")} == set()
+    missing = {address for address in found if client.get(address.removeprefix("/plants")).status_code != 200}
+    assert missing == ({"/plants/share"} if "manifest" in page else set())  # the worker answers it
+
+
+def test_documents_and_their_redirects_stay_behind_the_path_of_a_proxy(client):
+    for address in ("/docs", "/docs/", "/openapi.json"):
+        place = client.get(address, follow_redirects=False).headers["location"]
+        page = "/plants/schema" if "docs" in address else "/plants/schema/openapi.json"
+        assert urljoin(f"/plants{address}", place) == page
+    servers = client.get("/schema/openapi.json").json()["servers"]
+    assert [urljoin("/plants/schema/openapi.json", server["url"]) for server in servers] == ["/plants/"]
+    assert client.get("/web/index.html").status_code == 404  # its addresses begin at the root
 
 
 @pytest.fixture
@@ -84,6 +116,114 @@ def test_a_change_of_any_file_is_a_new_version(web, client, name):
     assert before.headers["etag"] != after.headers["etag"]
 
 
+# ---- the worker, with caches and a network of its own
+
+# Gives `send(name, request)`: lets the worker hear of an event, and returns what it answered.
+WORKER = """
+const [source, root] = args;
+const listeners = {};
+const stores = new Map(["botanify-shell-0", "botanify-shared", "another-app"].map((name) => [name, new Map()]));
+const opened = (name) => stores.get(name) ?? stores.set(name, new Map()).get(name);
+const caches = {
+  keys: async () => [...stores.keys()],
+  delete: async (name) => stores.delete(name),
+  open: async (name) => ({
+    put: async (path, response) => opened(name).set(path, response),
+    match: async (path) => opened(name).get(path)?.clone(),
+  }),
+};
+const self = {
+  location: new URL(`https://botanify.test${root}web/worker.js`), clients: { claim: async () => {} }, skipWaiting() {},
+  addEventListener: (name, listener) => { listeners[name] = listener; },
+};
+const service = async () => new Response("service", { headers: { "Page-Version": version } });
+const gateway = (status) => async () => new Response("gateway", { status });
+let network = service;
+const names = "self, caches, fetch, setTimeout";
+const worker = new Function(names, `${source}; return { SHELL, VERSION, KEPT };`);
+const soon = (work, ms) => setTimeout(work, ms / 400);
+const { SHELL, VERSION: version, KEPT } = worker(self, caches, () => network(), soon);
+const request = (path, options) => new Request(new URL(`${root}${path}`, self.location), options);
+async function send(name, request) {
+  const waits = [];
+  let answer;
+  const respondWith = (response) => { answer = response; };
+  listeners[name]({ request, waitUntil: (work) => waits.push(work), respondWith });
+  await Promise.all(waits);
+  return answer;
+}
+const kept = async () => Promise.all([...opened(SHELL).values()].map((response) => response.clone().text()));
+"""
+
+
+@pytest.fixture(params=["/", "/plants/"])
+def worker(page, client, request):
+    """Runs steps with the worker of a service at the root of its host, and with one behind a path."""
+    source = client.get("/web/worker.js").text
+    return lambda steps: page.evaluate(WORKER + steps, source, request.param)
+
+
+INSTALL = 'await send("install");'
+
+
+def test_the_worker_keeps_its_own_version_and_nothing_of_another(worker, client):
+    names, version, num_kept = worker(
+        INSTALL + 'await send("activate"); return [[...stores.keys()], version, KEPT.length]'
+    )
+    assert names == ["botanify-shared", "another-app", f"botanify-shell-{version}"]
+    assert num_kept == len(constants_of(client.get("/web/worker.js").text)["FILES"])
+
+
+@pytest.mark.parametrize(
+    ("network", "answer"),
+    [
+        ("gateway(502)", "service"),
+        ("gateway(404)", "gateway"),  # so that a reader can sign in there
+        ("() => Promise.reject(new TypeError())", "service"),
+        ("() => new Promise(() => {})", "service"),  # does not answer within 4 s
+    ],
+)
+def test_what_is_kept_answers_where_the_service_does_not(worker, network, answer):
+    steps = f"network = {network}; return (await send('fetch', request('web/plants.html'))).text();"
+    assert worker(INSTALL + steps) == answer
+
+
+def test_answers_and_keys_never_pass_through_the_worker(worker):
+    asked = "[request('identify', { method: 'POST' }), request('model'), request('share'), request('web/worker.js')]"
+    steps = f"return [await Promise.all({asked}.map((each) => send('fetch', each))), opened(SHELL).size - KEPT.length];"
+    assert worker(INSTALL + steps) == [[None] * 4, 0]
+
+
+def test_a_page_of_a_gateway_is_not_kept(worker):
+    for network in ("gateway(200)", "gateway(502)"):
+        failed = "await send('install').catch(() => 'failed'), opened(SHELL).size"
+        assert worker(f"network = {network}; return [{failed}];") == ["failed", 0]
+    steps = "network = gateway(200); await send('fetch', request('?lang=de')).catch(() => null); return kept();"
+    assert set(worker(INSTALL + steps)) == {"service"}
+
+
+SHARE = """
+const form = new FormData();
+form.append("image", new File(["pixels"], "rose.jpg"));
+const share = request("share?lang=fr", { method: "POST", body: form });
+Object.defineProperty(share, "referrer", { value: referrer });
+opened("botanify-shared").set("/shared/7", new Response("of another app"));
+const { status, headers } = await send("fetch", share);
+const shared = await Promise.all([...opened("botanify-shared").values()].map((each) => each.text()));
+return [status, headers.get("Location"), shared, root];
+"""
+
+
+def test_an_app_may_share_photographs_and_no_web_page(worker):
+    assert worker('const referrer = "https://other.test/";' + SHARE)[:3] == [204, None, ["of another app"]]
+    status, address, kept, root = worker('const referrer = "";' + SHARE)
+    assert (status, address, kept) == (
+        303,
+        f"https://botanify.test{root}?shared",
+        ["pixels"],
+    )  # in the reader's language
+
+
 # ---- in a browser
 
 
@@ -92,13 +232,18 @@ class Site:
 
     def __init__(self, app):
         self.app, self.asked, self.is_down, self.key = app, [], False, None
+        self.root = ""  # the path that it stands behind
+        self.is_closed = False  # whether a gateway answers everything with a page of its own
 
     async def __call__(self, scope, receive, send):
-        path = scope["path"]
+        path = scope["path"].removeprefix(self.root)
+        scope = scope | {"path": path, "raw_path": path.encode()}
         self.asked.append((scope["method"], path))
         key = dict(scope["headers"]).get(b"authorization", b"").decode()
-        if self.is_down:
-            await self._send(send, 502, {})
+        if self.is_down or self.is_closed:
+            await self._send(send, 502 if self.is_down else 200, {})
+        elif path == "/other-site":
+            await self._send(send, 200, self.other_site.encode(), b"text/html")
         elif path == "/identify":
             while (await receive()).get("more_body"):
                 pass
@@ -110,19 +255,23 @@ class Site:
         else:
             await self.app(scope, receive, send)
 
-    async def _send(self, send, status, content):
-        body = json.dumps(content).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    async def _send(self, send, status, content, kind=b"application/json"):
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
 
 @pytest.fixture
-def site(settings):
+def site(settings, request):
     site = Site(create_app(settings, decoder=InProcessDecoder()).app)
+    site.root = getattr(request, "param", "")
     with serve(site) as (host, port):
-        site.address = f"http://{host}:{port}"
+        site.address = f"http://{host}:{port}{site.root}"
         yield site
+
+
+behind_a_path = pytest.mark.parametrize("site", ["", "/plants"], indirect=True)
 
 
 @pytest.fixture
@@ -130,13 +279,14 @@ def open_app(site, new_page):
     """Opens the page and waits until the worker has it."""
 
     def open_one(view="wide", **options):
-        tab = Tab(new_page(view, service_workers="allow", **options), site.address)
+        tab = Tab(new_page(view, service_workers="allow", **options), f"{site.address}/")
         wait_until(lambda: tab.page.evaluate("navigator.serviceWorker.controller !== null"))
         return tab
 
     return open_one
 
 
+@behind_a_path
 def test_without_a_connection_a_reload_shows_the_plants_in_the_language_that_was_chosen(site, open_app):
     tab = open_app("phone", locale="de-DE")
     page = tab.page
@@ -153,10 +303,10 @@ def test_without_a_connection_a_reload_shows_the_plants_in_the_language_that_was
     page.context.set_offline(False)
     page.get_by_role("link", name="Français").click()
     tab.see("1 plante", exact=True)
-    kept = """caches.match("/").then((kept) => kept.text()).then((text) => text.includes('lang="fr"'))"""
+    kept = f"""caches.match("{site.root}/").then((kept) => kept.text()).then((text) => text.includes('lang="fr"'))"""
     wait_until(lambda: page.evaluate(kept))
     page.context.set_offline(True)
-    page.goto(site.address)
+    page.goto(f"{site.address}/")
     assert page.inner_text("h1") == CATALOGUES["fr"]["intro.title"]
     tab.choose(PHOTOGRAPHS[1])
     assert CATALOGUES["fr"]["problem.gone"] in tab.problem_text()
@@ -169,6 +319,7 @@ def test_behind_a_gateway_without_its_service_the_page_opens_too(site, open_app)
     tab.see("No plants yet")
 
 
+@behind_a_path
 def test_answers_never_pass_through_the_worker_and_keys_still_count(site, open_app):
     site.key = "secret"
     tab = open_app()
@@ -204,26 +355,60 @@ def test_a_new_version_replaces_all_that_was_kept_and_no_page_is_stale(web, site
     assert page.inner_text("h1") == "Which plant is this?"
 
 
-def test_a_photograph_that_another_app_shares_is_identified(site, open_app):
+SHARING = """
+  <link rel="icon" href="data:,"><meta name="referrer" content="{referrer}">
+  <form method="post" enctype="multipart/form-data" action="{address}/share?lang=fr">
+    <input type="file" name="image" multiple>
+  </form>"""
+
+
+def share(page, site, referrer):
+    """Shares two photographs from a page of another site; without a referrer it looks like an app."""
+    site.other_site = SHARING.format(address=site.address, referrer=referrer)
+    page.goto(site.address.replace("127.0.0.1", "localhost") + "/other-site")
+    page.set_input_files("input", PHOTOGRAPHS[:2])
+    page.evaluate("document.forms[0].submit()")
+
+
+@behind_a_path
+def test_a_photograph_that_another_app_shares_is_identified_once_the_reader_agrees(site, open_app):
     tab = open_app("phone")
     page = tab.page
-    page.evaluate("""() => {
-        const form = document.createElement("form");
-        Object.assign(form, { id: "share", action: "/share", method: "post", enctype: "multipart/form-data" });
-        form.innerHTML = '<input type="file" name="image" multiple>';
-        document.body.append(form);
-    }""")
-    page.set_input_files("#share input", PHOTOGRAPHS[:2])
-    page.evaluate("document.getElementById('share').submit()")
-    tab.answer_text()
+    share(page, site, "no-referrer")
+    page.locator("#notice", has_text="2 pictures came from another app or page.").wait_for()
+    assert ("POST", "/identify") not in site.asked
     assert page.url == f"{site.address}/"  # a reload does not look for them again
     assert page.evaluate("caches.has('botanify-shared')") is False
+    tab.assert_accessible()
+    page.locator("#notice").get_by_role("button", name="Add pictures").click()
+    tab.answer_text()
     assert page.locator(".tile").count() == 2
     assert page.locator(".tile").first.get_attribute("data-name") == "1.jpg"
     assert ("POST", "/share") not in site.asked
     page.goto(f"{site.address}/?shared")  # nothing is left there
     page.locator("#notice", has_text="The photograph that you shared did not arrive").wait_for()
     assert page.locator(".tile").count() == 0
+    assert page.context.cookies() == []
+
+
+def test_a_page_of_another_site_cannot_share_or_choose_the_language(site, open_app):
+    page = open_app().page
+    share(page, site, "unsafe-url")
+    page.wait_for_timeout(500)  # nothing follows
+    assert page.url.endswith("/other-site")
+    page.goto(f"{site.address}/?lang=fr")
+    page.goto(f"{site.address}/")
+    assert page.inner_text("h1") == CATALOGUES["en"]["intro.title"]
+
+
+def test_the_page_of_a_gateway_is_not_kept_in_place_of_ours(site, open_app):
+    page = open_app().page
+    site.is_closed = True
+    page.evaluate("fetch('./?lang=de').then((answer) => answer.text())")
+    page.wait_for_timeout(500)  # nothing follows
+    site.is_closed, site.is_down = False, True
+    page.goto(f"{site.address}/web/plants.html")
+    assert page.inner_text("h1") == CATALOGUES["en"]["plants.title"]
 
 
 def test_another_language_answers_about_the_photographs_that_were_chosen(open_app):

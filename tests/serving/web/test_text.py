@@ -92,15 +92,8 @@ def test_the_page_comes_in_the_language_that_was_chosen_or_that_the_browser_want
     assert f'lang="{language}" aria-current=true>{CATALOGUES[language]["language.name"]}</a>' in page.text
 
 
-def test_the_language_that_was_chosen_is_remembered(client):
-    client.cookies.clear()
-    german = client.get("/?lang=de")
-    cookie = german.headers["set-cookie"]
-    assert "lang=de" in cookie
-    assert "Max-Age=31536000" in cookie
-    assert CATALOGUES["de"]["nav.many"] in client.get("/web/many.html").text
-    assert "set-cookie" not in client.get("/").headers
-    client.cookies.clear()
+def test_an_address_with_a_language_is_no_choice_since_any_site_may_link_to_it(client):
+    assert "set-cookie" not in client.get("/?lang=de").headers
 
 
 def test_a_page_that_a_browser_keeps_is_not_taken_for_one_in_another_language(client):
@@ -116,7 +109,7 @@ def test_a_page_that_a_browser_keeps_is_not_taken_for_one_in_another_language(cl
 def test_every_page_has_the_head_of_all_in_its_language(client, path):
     page = client.get(path, headers={"Accept-Language": "de"}).text
     assert f'<meta name="description" content="{html.escape(CATALOGUES["de"]["page.description"])}">' in page
-    assert '<link rel="preload" href="/web/text/de.json"' in page
+    assert '/web/text/de.json" as="fetch"' in page
     assert page.count("<title>") == page.count('name="theme-color" content="#f5f3ea"') == 1
     assert "{{" not in page
 
