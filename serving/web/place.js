@@ -4,8 +4,10 @@ import { element } from "./elements.js";
 import { inWords, mapOf } from "./map.js";
 import { say } from "./text.js";
 
-const STEP = 10; // parts of a degree that are sent, some 10 km
 const TIMEOUT_MS = 20_000;
+
+/** Returns a coordinate as it is sent, in tenths of a degree: some 10 km. */
+export const coarse = (degrees) => Math.round(degrees * 10) / 10;
 
 /** Sets up the control after another one; where() gives latitude and longitude, or null; show(model) shows it if the model uses places. */
 export function setUpPlace(after, onChange) {
@@ -26,8 +28,8 @@ export function setUpPlace(after, onChange) {
     }
     status.textContent = say("place.asking");
     navigator.geolocation.getCurrentPosition(({ coords }) => {
-      const [latitude, longitude] = [coords.latitude, coords.longitude].map((value) => Math.round(value * STEP) / STEP);
-      set({ latitude, longitude }, say("place.sent", inWords({ latitude, longitude })));
+      const place = { latitude: coarse(coords.latitude), longitude: coarse(coords.longitude) };
+      set(place, say("place.sent", inWords(place)));
     }, ({ message }) => set(null, message ? say("place.failed", { message }) : say("place.not_told")), { timeout: TIMEOUT_MS });
   }
 

@@ -38,6 +38,28 @@ globalThis.document = Object.assign(new EventTarget(), {
   getElementById: (id) => named.get(id) ?? named.set(id, new FakeElement()).get(id),
   querySelectorAll: () => [],
 });
+
+function storage() {
+  const values = new Map();
+  return { getItem: (key) => values.get(key) ?? null, setItem: (key, value) => values.set(key, value), removeItem: (key) => values.delete(key) };
+}
+globalThis.sessionStorage = storage();
+globalThis.localStorage = storage();
+
+/** A request with a form, which the function `answerTo` of a test answers. */
+globalThis.XMLHttpRequest = class extends EventTarget {
+  status = 200;
+  upload = new EventTarget();
+
+  open() {}
+  setRequestHeader() {}
+  getResponseHeader() { return null; }
+
+  async send(form) {
+    this.responseText = JSON.stringify(await globalThis.answerTo(form));
+    this.dispatchEvent(new Event("load"));
+  }
+};
 globalThis.fetch = async (address) => new Response(readFileSync(address));
 
 const load = (file) => import(new URL(file, WEB));

@@ -4,7 +4,29 @@ import pytest
 
 from serving.corrections.store import Store
 from tests.serving.program import service
+from tests.serving.web.examples import SPECIES
 from tests.serving.web.tab import PHOTOGRAPHS, Tab
+
+SENT = """
+const { correction } = await load("correct.js");
+const sent = [];
+globalThis.fetch = async (address, { body }) => {
+  sent.push([...body].map(([name, value]) => [name, value.name ?? value]));
+  return Response.json({ correction_id: "1", name: "Bellis", num_pictures: 1, days: 30 });
+};
+const form = correction(args[0], { corrections: { days: 30 } }, [new File(["pixels"], "1.jpg")]);
+const consent = form.all.find(({ attributes }) => attributes.id?.startsWith("correction-consent"));
+const yes = form.all.find(({ onclick }) => onclick);
+await yes.onclick();
+consent.checked = true;
+await yes.onclick();
+return sent;
+"""
+
+
+def test_photographs_go_along_with_a_correction_only_once_the_person_agrees(fresh_page):
+    said = [["taxon", "helianthus-annuus"], ["certain", "false"]]
+    assert fresh_page.evaluate(SENT, SPECIES) == [said, [*said, ["image", "1.jpg"]]]
 
 
 def test_one_of_many_answers_is_corrected_and_its_row_says_so(new_page, bundle_folder, tmp_path):

@@ -53,6 +53,33 @@ def test_the_csv_is_read_back_and_no_cell_is_a_formula(page):
     assert read[2]["error"] == "The picture cannot be decoded."
 
 
+MANY_ANSWERS = """
+const [answers] = args;
+let second;
+const secondAnswered = new Promise((resolve) => { second = resolve; });
+globalThis.answerTo = async (form) => {
+  const { name } = form.get("image");
+  if (name === "1.jpg") await secondAnswered;
+  setTimeout(second, 20);
+  return answers[name];
+};
+await load("many.js");
+const files = ["1.jpg", "2.jpg"].map((name) => new File(["pixels"], name));
+const chosen = document.getElementById("files");
+chosen.files = files;
+chosen.dispatchEvent(new Event("change"));
+const rows = document.getElementById("rows");
+while (rows.textContent.includes("waiting")) await new Promise((resolve) => { setTimeout(resolve, 10); });
+return rows.children.map((row) => row.querySelector(".many__words").textContent);
+"""
+
+
+def test_each_answer_stands_in_the_row_of_its_photograph_in_whatever_order_they_come(fresh_page):
+    first, second = fresh_page.evaluate(MANY_ANSWERS, {"1.jpg": SPECIES, "2.jpg": UNCERTAIN})
+    assert first == "Common sunflowerHelianthus annuusYour plant · 1.jpg"
+    assert second == "Not sureperhaps Common sunflowerNo clear answer · 2.jpg"
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_each_photograph_has_an_answer_that_outlives_a_reload(open_real_tab, view):
     tab = open_real_tab(view, MANY)

@@ -144,6 +144,16 @@ def test_what_may_harm_is_said_first_with_the_name_that_people_know(page, say):
     assert page("sentences.js", "harmSentences", answer()) == []
 
 
+def test_the_card_of_an_answer_begins_with_what_may_harm(page):
+    steps = """
+      const { showAnswer } = await load("answer.js");
+      return showAnswer(args[0], args[1], [])[0].children.slice(0, 2).map((line) => [line.className, line.textContent]);
+    """
+    harm, rank = page.evaluate(steps, HARMFUL, MODEL)
+    assert harm == ["verdict__harm", "May be Poison ivy: do not touch it."]
+    assert rank == ["verdict__rank", "Your plant"]
+
+
 def test_pictures_of_different_plants_get_no_common_name(page, say):
     assert page("sentences.js", "stateOf", TWO_PLANTS) == "contradictory"
     named = TWO_PLANTS | {"verdict": answer(promise=PROMISE)["verdict"]}
