@@ -1,7 +1,13 @@
 // The file in which plants go to another device: JSON, with the photographs as data URLs.
 
+import { isPlace } from "./exif.js";
+import { MAX_PICTURES } from "./service.js";
+
 const FORMAT = "botanify-plants";
 const VERSION = 1;
+const LONGEST_ID = 128; // as the service has it
+const LONGEST_TEXT = 500; // of a note, as plants.js has it
+const LONGEST_ANSWER = 1_000_000; // in characters: a hundred candidates take some 50,000
 const PICTURE = /^data:(image\/(?:jpeg|png|webp));base64,([A-Za-z0-9+/]+=*)$/;
 
 /** Returns the file of plants; their JSON is joined as bytes, since one text of it all may be too long for a browser. */
@@ -24,15 +30,18 @@ export function plantsIn(text) {
   }
 }
 
-/** Takes over what the page shows and nothing else; throws if something of it is missing. */
+/** Takes over what the page shows and nothing else; throws if something of it is missing, or is no answer of the service. */
 function plantOf({ id, date, answer, pictures, correction = null, note = "", where = null }) {
-  const isWhole = [id, answer.verdict.rank, answer.model.label_hash].every((text) => typeof text === "string" && text)
-    && [answer.predictions, answer.images, answer.warnings].every(Array.isArray);
+  const { verdict, model, predictions, images, warnings } = answer;
+  const isWhole = [id, date, verdict.rank, verdict.name ?? "none", model.label_hash].every((text) => typeof text === "string" && text)
+    && [predictions, images, warnings].every(Array.isArray)
+    && verdict.score >= 0 && verdict.score <= 1
+    && id.length <= LONGEST_ID && JSON.stringify(answer).length <= LONGEST_ANSWER && pictures.length <= MAX_PICTURES;
   if (!isWhole) throw new TypeError("no plant");
+  const said = (text) => (typeof text === "string" ? text.slice(0, LONGEST_TEXT) : "");
   return {
-    id, answer, date: new Date(date).toISOString(), pictures: pictures.map(blobOf), note: String(note),
-    correction: correction === null ? null : String(correction),
-    where: where === null ? null : { latitude: Number(where.latitude), longitude: Number(where.longitude) },
+    id, answer, date: new Date(date).toISOString(), pictures: pictures.map(blobOf), note: said(note), correction: said(correction) || null,
+    where: where !== null && isPlace(where) ? { latitude: where.latitude, longitude: where.longitude } : null,
   };
 }
 

@@ -4,7 +4,7 @@ const HEAD_BYTES = 128 * 1024; // EXIF data stands within the first 64 kB
 const [SOI, APP1] = [0xffd8, 0xffe1];
 const EXIF = 0x45786966; // "Exif"
 const GPS_FOLDER = 0x8825;
-const [LATITUDE_SIDE, LATITUDE, LONGITUDE_SIDE, LONGITUDE] = [1, 2, 3, 4];
+const [LATITUDE_SIDE, LATITUDE, LONGITUDE_SIDE, LONGITUDE, STATUS] = [1, 2, 3, 4, 9];
 const ENTRY_BYTES = 12;
 
 /** Returns the place of the first photograph that tells one, or null. */
@@ -26,6 +26,12 @@ export function placeOf(bytes) {
   }
 }
 
+/** Whether both are coordinates, in degrees; cameras without a fix write zeros. */
+export function isPlace({ latitude, longitude }) {
+  const areNumbers = Number.isFinite(latitude) && Number.isFinite(longitude);
+  return areNumbers && Math.abs(latitude) <= 90 && Math.abs(longitude) <= 180 && (latitude !== 0 || longitude !== 0);
+}
+
 function placeBehind(view) {
   if (view.getUint16(0) !== SOI) return null;
   for (let at = 2; view.getUint8(at) === 0xff; at += 2 + view.getUint16(at + 2)) {
@@ -39,16 +45,17 @@ function placeInTiff(tiff) {
   const gpsAt = folder(tiff, tiff.getUint32(4, isLittle), isLittle).get(GPS_FOLDER);
   if (gpsAt === undefined) return null;
   const gps = folder(tiff, tiff.getUint32(gpsAt, isLittle), isLittle);
+  const letter = (tag) => String.fromCharCode(tiff.getUint8(gps.get(tag)));
+  if (gps.has(STATUS) && letter(STATUS) === "V") return null; // no measurement: where the camera was before
   const degrees = (tag, sideTag, negative) => {
     if (!gps.has(tag) || !gps.has(sideTag)) return NaN;
     const valuesAt = tiff.getUint32(gps.get(tag), isLittle);
     const part = (index) => tiff.getUint32(valuesAt + 8 * index, isLittle) / tiff.getUint32(valuesAt + 8 * index + 4, isLittle);
-    const sign = String.fromCharCode(tiff.getUint8(gps.get(sideTag))) === negative ? -1 : 1;
-    return sign * (part(0) + part(1) / 60 + part(2) / 3600);
+    const sign = letter(sideTag) === negative ? -1 : 1;
+    return sign * (part(0) + part(1) / 60 + (part(2) || 0) / 3600); // seconds of 0/0: the minutes have decimals
   };
   const place = { latitude: degrees(LATITUDE, LATITUDE_SIDE, "S"), longitude: degrees(LONGITUDE, LONGITUDE_SIDE, "W") };
-  const isPlace = Math.abs(place.latitude) <= 90 && Math.abs(place.longitude) <= 180 && (place.latitude !== 0 || place.longitude !== 0);
-  return isPlace ? place : null; // cameras without a fix write zeros
+  return isPlace(place) ? place : null;
 }
 
 /** Returns tag -> position of its value, for the entries of a folder. */

@@ -1,5 +1,6 @@
 // What My plants says of a plant, finds and groups. No function needs a document; kept.js explains what a plant is.
 
+import { isPlace } from "./exif.js";
 import { verdictHeading } from "./sentences.js";
 import { language, plainText } from "./text.js";
 
@@ -26,7 +27,7 @@ export const dayOf = (date) => new Intl.DateTimeFormat(language, { dateStyle: "l
 
 /** Groups plants that grow near each other, as far as the map can tell them apart: a list of { place, plants }. */
 export function groupsOf(plants) {
-  const placed = plants.filter(({ where }) => where !== null);
+  const placed = plants.filter(({ where }) => where !== null && isPlace(where)); // older versions imported any
   const span = (axis) => Math.max(...placed.map(({ where }) => where[axis])) - Math.min(...placed.map(({ where }) => where[axis]));
   const near = Math.max(1, span("longitude") / NEAR, span("latitude") / NEAR);
   const groups = [];

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from PIL import Image
+from PIL.TiffImagePlugin import IFDRational
 
 from tests.serving.tiny import GREEN, RED, encode, jpeg
 from tests.serving.web.examples import GENUS, NOT_A_PLANT, SPECIES, UNCERTAIN, answer, picture, prediction
@@ -83,6 +84,69 @@ def test_the_map_shows_every_place_within_the_world(page, places):
         assert 0 <= 90 - latitude - part["top"] <= part["height"]
 
 
+NIKON = {1: "N", 2: (IFDRational(48), IFDRational(5332358, 100000), IFDRational(0, 0)),
+         3: "E", 4: (IFDRational(21), IFDRational(259507, 100000), IFDRational(0, 0))}  # fmt: skip
+NOWHERE = {1: "N", 2: (IFDRational(0, 0),) * 3, 3: "E", 4: (IFDRational(0, 0),) * 3}
+
+
+@pytest.mark.parametrize("endian", ["<", ">"])
+@pytest.mark.parametrize(
+    ("place", "degrees"),
+    [
+        (MUNICH, (48.125, 11.566667)),
+        (SYDNEY, (-33.866667, 151.2)),
+        ({1: "S", 2: (22.0, 54.0, 36.0), 3: "W", 4: (43.0, 10.0, 12.0)}, (-22.91, -43.17)),
+        (NIKON, (48.888726, 21.043251)),  # seconds of 0/0: minutes with decimals
+        (NOWHERE, None),
+        (MUNICH | {2: (IFDRational(48), IFDRational(0, 0), IFDRational(30))}, None),
+        (MUNICH | {2: (IFDRational(48), IFDRational(7), IFDRational(30, 0))}, None),
+        ({1: "N", 2: (0.0, 0.0, 0.0), 3: "E", 4: (0.0, 0.0, 0.0)}, None),
+        (MUNICH | {9: "A"}, (48.125, 11.566667)),
+        (MUNICH | {9: "V"}, None),  # the receiver measured nothing
+    ],
+)
+def test_the_place_of_a_photograph_is_read_from_its_exif_data(page, place, degrees, endian):
+    exif = Image.Exif()
+    exif.endian = endian
+    exif[0x8825] = place
+    found = page("exif.js", "placeOf", jpeg(exif=exif))
+    assert (found and tuple(found.values())) == (degrees and pytest.approx(degrees, abs=1e-6))
+
+
+def test_an_export_gives_back_what_a_person_said_and_where_the_plant_grows(page):
+    said = {
+        "correction": "Bellis perennis",
+        "note": "Behind the shed",
+        "where": {"latitude": -33.9, "longitude": 151.2},
+    }
+    assert page("exchange.js", "plantsIn", export_of(plant(SPECIES, **said))) == [plant(SPECIES, **said)]
+
+
+@pytest.mark.parametrize(
+    "where", [{}, "x", [1, 2], 0, 7, {"latitude": 1e308, "longitude": 1}, {"latitude": 91, "longitude": 1},
+              {"latitude": 48, "longitude": 720}, {"latitude": "48", "longitude": "11"}],
+)  # fmt: skip
+def test_a_place_that_is_none_is_left_out(page, where):
+    (found,) = page("exchange.js", "plantsIn", export_of(plant(SPECIES, where=where)))
+    assert found["where"] is None
+    kept = plant(SPECIES, where=where)  # by a version that took it
+    assert page("garden.js", "groupsOf", [kept, plant(SPECIES, where={"latitude": 48, "longitude": 11})])[0][
+        "place"
+    ] == {
+        "latitude": 48,
+        "longitude": 11,
+    }
+
+
+def test_what_a_person_said_is_text_that_the_page_has_room_for(page):
+    long, other = (
+        page("exchange.js", "plantsIn", export_of(plant(SPECIES, note=note, correction=note)))[0]
+        for note in ("x" * 1_000_000, {"a": 1})
+    )
+    assert (len(long["note"]), len(long["correction"])) == (500, 500)
+    assert (other["note"], other["correction"]) == ("", None)
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"format": "other"}', '{"format": "botanify-plants", "version": 2, "plants": []}']
 )
@@ -92,10 +156,93 @@ def test_another_file_is_no_export(page, text):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"answer": {}}, {"date": "yesterday"}, {"id": ""}, {"pictures": ["https://x.test/1.jpg"]}, {"where": 7, "id": 7}],
+    [
+        {"answer": {}},
+        {"answer": answer(score=1e999)},
+        {"answer": answer(score=-0.1)},
+        {"answer": answer(name={})},
+        {"answer": answer(warnings=["x" * 1_000_000])},
+        {"date": "yesterday"},
+        {"date": None},
+        {"id": ""},
+        {"id": 7},
+        {"id": "x" * 129},
+        {"pictures": ["https://x.test/1.jpg"]},
+        {"pictures": ["data:image/jpeg;base64,AA=="] * 6},
+    ],
 )
 def test_an_export_with_a_broken_plant_is_refused_as_a_whole(page, changes):
     assert page("exchange.js", "plantsIn", export_of(plant(SPECIES), plant(SPECIES, **changes))) is None
+
+
+# ---- what is kept, with a database of its own
+
+DATABASE = """
+const plants = new Map();
+const later = (value) => {
+  const request = { result: value };
+  queueMicrotask(() => request.onsuccess?.({ target: request }));
+  return request;
+};
+const store = {
+  get: (id) => later(plants.get(id)), count: (id) => later(id === undefined ? plants.size : Number(plants.has(id))),
+  put: (plant) => later(plants.set(plant.id, plant)), delete: (id) => later(plants.delete(id)),
+};
+const transaction = () => {
+  const opened = { objectStore: () => store };
+  setTimeout(() => opened.oncomplete());
+  return opened;
+};
+globalThis.indexedDB = { open: () => later({ transaction, close() {} }) };
+const { addPlants, keepPlant } = await load("kept.js");
+"""
+
+
+def test_more_pictures_keep_what_a_person_said_of_the_plant(fresh_page):
+    earlier = plant(SPECIES, note="Mine", correction="Bellis perennis")
+    steps = 'await keepPlant(args[0]); await keepPlant(args[1], "request-1"); return [...plants.values()];'
+    (kept,) = fresh_page.evaluate(DATABASE + steps, earlier, plant(GENUS, id="request-2"))
+    assert (kept["id"], kept["note"], kept["correction"]) == ("request-2", "Mine", "Bellis perennis")
+    assert kept["answer"]["verdict"]["rank"] == "genus"
+
+
+def test_an_import_changes_nothing_that_is_there(fresh_page):
+    there = plant(SPECIES, note="Mine", correction="Bellis perennis")
+    imported = [plant(SPECIES), plant(SPECIES, id="request-2")]
+    steps = "await keepPlant(args[0]); await addPlants(args[1]); return [...plants.values()];"
+    assert fresh_page.evaluate(DATABASE + steps, there, imported) == [there, imported[1]]
+
+
+ANSWERED = """
+const { setUpKeeping, setUpSwitch } = await load("keep.js");
+const { tell } = await load("events.js");
+const box = document.getElementById("keeping");
+const answered = async (answer) => {
+  const element = document.createElement("div");
+  tell("answered", { answer, files: [], originals: [], where: null, element });
+  await new Promise((resolve) => { setTimeout(resolve, 20); });
+  return plants.size;
+};
+const choose = (checked) => {
+  box.checked = checked;
+  box.dispatchEvent(new Event("change"));
+};
+setUpSwitch(box);
+setUpKeeping();
+"""
+
+
+def test_an_answer_is_kept_unless_it_shows_no_plant_or_the_reader_wants_none_kept(fresh_page):
+    steps = """
+      const [plant, nothing, another] = args;
+      const sizes = [await answered(plant), await answered(nothing)];
+      choose(false);
+      sizes.push(await answered(another));
+      choose(true);
+      return [...sizes, await answered(another)];
+    """
+    another = answer(request_id="request-2")
+    assert fresh_page.evaluate(DATABASE + ANSWERED + steps, SPECIES, NOT_A_PLANT, another) == [1, 1, 1, 2]
 
 
 # ---- in a browser
