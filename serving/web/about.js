@@ -18,19 +18,15 @@ const TYPING_PAUSE_MS = 200; // long enough for one request per typed word, shor
 export async function showModel(addPictures) {
   try {
     const model = await loadModel();
-    showKnown(model);
+    find("knows-text").replaceChildren(element("span", { lang: "en" }, firstSentence(model)), " ", knownSentence(model));
+    find("knows-list").textContent = model.num_taxa > ALL_LIMIT ? say("known.which") : say("known.all", { n: model.num_taxa });
+    find("knows").hidden = false;
     if (model.example) offerExample(model.example, addPictures).catch(() => {}); // the page works without it
     find("model-body").replaceChildren(...modelCard(model));
     find("scores-measured").textContent = measuredSentences(model).join(" ") || say("scores.not_measured");
   } catch (problem) {
     find("model-body").replaceChildren(element("p", {}, `${say("model.not_loaded")} ${problem.message}`));
   }
-}
-
-function showKnown(model) {
-  find("knows-text").replaceChildren(element("span", { lang: "en" }, firstSentence(model)), " ", knownSentence(model));
-  find("knows-list").textContent = model.num_taxa > ALL_LIMIT ? say("known.which") : say("known.all", { n: model.num_taxa });
-  find("knows").hidden = false;
 }
 
 async function offerExample(address, addPictures) {

@@ -21,12 +21,11 @@ const KINDS = {
 /** Returns up to three photographs that would help next, as phrases, the most helpful first. */
 export function adviceFor(answer, model = null) {
   const state = stateOf(answer);
-  const rules = { not_a_plant: notAPlantAdvice, contradictory: () => [say("advice.one_plant")] }[state] ?? plantAdvice;
+  const rules = {
+    not_a_plant: ({ images }) => [say("advice.plant_only"), smallPictures(images)],
+    contradictory: () => [say("advice.one_plant")],
+  }[state] ?? plantAdvice;
   return rules(answer, state, model).filter(Boolean).slice(0, MAX_ADVICE);
-}
-
-function notAPlantAdvice({ images }) {
-  return [say("advice.plant_only"), smallPictures(images)];
 }
 
 function plantAdvice(answer, state, model) {

@@ -24,7 +24,10 @@ const DEBOUNCE_MS = 350; // pictures added or removed in quick succession make o
 const CLOCK_MS = 100;
 
 const tray = setUpTray(ask);
-const choice = setUpChoice(onChoiceChanged);
+const choice = setUpChoice(() => {
+  if (tray.files().length) ask();
+  else find("status").textContent = `${choiceLabel(choice.names())}.`;
+});
 const place = setUpPlace(document.querySelector(".choice"), () => { if (tray.files().length) ask(); });
 let request = new AbortController();
 
@@ -36,11 +39,6 @@ function ask() {
   find("answer").hidden = files.length === 0;
   if (files.length) requestAnswer(files, request.signal);
   else find("status").textContent = say("tray.none");
-}
-
-function onChoiceChanged() {
-  if (tray.files().length) ask();
-  else find("status").textContent = `${choiceLabel(choice.names())}.`;
 }
 
 async function requestAnswer(files, signal) {

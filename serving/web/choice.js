@@ -36,7 +36,8 @@ export function setUpChoice(onChange) {
 
   function update() {
     find("choice-label").textContent = choiceLabel(names);
-    find("choice-names").replaceChildren(...names.map((name) => chip(name, () => remove(name))));
+    find("choice-names").replaceChildren(...names.map((name) => element("li", { className: "chip" }, name,
+      element("button", { className: "chip__remove", type: "button", "aria-label": say("choice.remove", { name }), onclick: () => remove(name) }, "×"))));
     onChange();
   }
 
@@ -60,11 +61,6 @@ async function faultOf(name) {
   }
 }
 
-function chip(name, onRemove) {
-  return element("li", { className: "chip" }, name,
-    element("button", { className: "chip__remove", type: "button", "aria-label": say("choice.remove", { name }), onclick: onRemove }, "×"));
-}
-
 function suggestWhileTyping(onPicked) {
   let timer = 0;
   let request = new AbortController();
@@ -74,16 +70,12 @@ function suggestWhileTyping(onPicked) {
     request = new AbortController();
     const { signal } = request;
     const text = event.target.value.trim();
-    if (isPicked(event)) onPicked(text);
+    // Browsers replace the whole text when a suggestion is picked; Chromium then gives no type of input.
+    const isReplaced = event.inputType === undefined || event.inputType === "insertReplacementText";
+    if (isReplaced && [...find("choice-suggestions").children].some((option) => option.value === event.target.value)) onPicked(text);
     else if (text) timer = setTimeout(() => suggest(text, signal), TYPING_PAUSE_MS);
     else showSuggestions([]);
   });
-}
-
-/** Browsers replace the whole text when a suggestion is picked; Chromium then gives no type of input. */
-function isPicked({ inputType, target }) {
-  const isReplaced = inputType === undefined || inputType === "insertReplacementText";
-  return isReplaced && [...find("choice-suggestions").children].some((option) => option.value === target.value);
 }
 
 /** Shows suggestions; without them, after a failure, names can still be typed. */

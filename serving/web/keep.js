@@ -62,7 +62,10 @@ async function keepAnswer({ answer, files, originals, where, element: shown }) {
     const photographs = originals.map(({ name, size }) => `${size} ${name}`);
     const replacedId = photographs.some((photograph) => latest.photographs?.includes(photograph)) ? latest.id : null;
     const images = answer.images.map((image) => ({ ...image, preview: null })); // the pictures are kept by themselves
-    const pictures = await Promise.all(files.map((file, index) => smallCopy(file, answer.images[index])));
+    const pictures = await Promise.all(files.map(async (file, index) => {
+      const { preview } = answer.images[index]; // the service shows what this browser cannot
+      return await copyOf(file, KEPT_PX) ?? (preview && blobOf(preview));
+    }));
     await keepPlant({
       id: answer.request_id, date: new Date().toISOString(), answer: { ...answer, images }, pictures: pictures.filter(Boolean),
       correction: null, note: "", where: where ?? await placeIn(originals),
@@ -74,10 +77,6 @@ async function keepAnswer({ answer, files, originals, where, element: shown }) {
   } catch (problem) {
     line.replaceChildren(notKeptSentence(problem));
   }
-}
-
-async function smallCopy(file, image) {
-  return await copyOf(file, KEPT_PX) ?? (image.preview && blobOf(image.preview)); // the service shows what this browser cannot
 }
 
 function keptWords(line, id) {

@@ -46,7 +46,10 @@ async function work() {
     const { row, file } = next;
     const { signal } = stopping;
     try {
-      await answerTo(row, file, signal);
+      const files = await shrunk([file], signal);
+      const send = () => identify(files, { coverage: null, taxa: [], preview: isHeic(file) }, { signal, onSent: () => {} });
+      row.answer = await retried(send, (waitS) => new Promise((resolve) => { setTimeout(resolve, 1000 * waitS); }), signal);
+      shown.get(row).files = files;
     } catch (problem) {
       if (signal.aborted) rows = rows.filter((other) => other !== row);
       else row.error = problem.title ? `${problem.title}. ${problem.message}` : String(problem);
@@ -59,13 +62,6 @@ async function work() {
   }
   running -= 1;
   show();
-}
-
-async function answerTo(row, file, signal) {
-  const files = await shrunk([file], signal);
-  const send = () => identify(files, { coverage: null, taxa: [], preview: isHeic(file) }, { signal, onSent: () => {} });
-  row.answer = await retried(send, (waitS) => new Promise((resolve) => { setTimeout(resolve, 1000 * waitS); }), signal);
-  shown.get(row).files = files;
 }
 
 /** Keeps the answers for a reload of the page. */

@@ -14,7 +14,8 @@ export function mapOf(dots, places) {
     dot.style.setProperty("--x", String((places[index].longitude + 180 - left) / width));
     dot.style.setProperty("--y", String((90 - places[index].latitude - top) / height));
   });
-  const land = element("img", { src: `${new URL("land.svg", import.meta.url)}#svgView(viewBox(${left},${top},${width},${height}))`, alt: "", width: 360, height: 180 });
+  const part = `#svgView(viewBox(${left},${top},${width},${height}))`;
+  const land = element("img", { src: new URL(`land.svg${part}`, import.meta.url).href, alt: "", width: 360, height: 180 });
   return element("div", { className: "map" }, land, dots);
 }
 

@@ -81,30 +81,24 @@ export function harmSentences({ harmful = [] }) {
 /** Returns the sentence below the name, or null if the name says it all. */
 export function verdictSentence(answer, model) {
   const state = stateOf(answer);
-  if (state === "species") return alternativesSentence(answer);
+  if (state === "species") {
+    const others = (answer.candidates?.taxa ?? []).filter((taxon) => taxon.scientific_name !== answer.verdict.name);
+    return others.length ? say("card.alternatives", { names: joined(others.slice(0, MAX_NAMED).map(knownAs), "disjunction") }) : null;
+  }
   if (state === "genus" && isGenusAlone(answer)) return say("card.meaning.genus_alone");
   if (state === "uncertain" && isFromFew(model)) return say("card.meaning.few");
   if (state === "unknown_plant" && model) return say("card.meaning.unknown_plant", { n: model.num_taxa });
   return say(state === "unknown_plant" ? "card.meaning.unlike" : `card.meaning.${state}`);
 }
 
-/** Returns which other plants a species may be, by the set of candidates, or null. */
-function alternativesSentence({ candidates = null, verdict }) {
-  const others = (candidates?.taxa ?? []).filter((taxon) => taxon.scientific_name !== verdict.name);
-  return others.length ? say("card.alternatives", { names: joined(others.slice(0, MAX_NAMED).map(knownAs), "disjunction") }) : null;
-}
-
 /** Returns how far a name can be trusted, in words that anybody understands, or null without a name. */
 export function trustSentence(answer) {
   const { promise, name } = answer.verdict;
   if (name === null || stateOf(answer) === "contradictory") return null;
-  return promise ? say("card.trust.promise", rightOf(promise)) : say("card.trust.guess");
-}
-
-/** Returns in how many of how many answers a name is right at the least, as a promise says. */
-function rightOf({ max_risk: risk }) {
+  if (!promise) return say("card.trust.guess");
+  const { max_risk: risk } = promise;
   const n = ROUND_NUMBERS.find((all) => Math.abs(risk * all - Math.round(risk * all)) < 1e-9) ?? ROUND_NUMBERS.at(-1);
-  return { right: n - Math.ceil(risk * n - 1e-9), n };
+  return say("card.trust.promise", { right: n - Math.ceil(risk * n - 1e-9), n });
 }
 
 /** Returns what is said where the answer rests on plants that were chosen, or null. */

@@ -4,7 +4,6 @@ const LARGE_BYTES = 2_000_000;
 const LONGEST_PX = 1600; // over three times the side that networks look at, at most 480 px
 const JPEG_QUALITY = 0.9;
 
-const isLarge = (file) => file.size > LARGE_BYTES;
 const shrunkFiles = new WeakMap(); // so that a picture is made smaller once, however often it is sent
 
 /** Returns the files to send; those that this browser cannot read stay as they are, since the service may read them. */
@@ -12,14 +11,10 @@ export async function shrunk(files, signal) {
   const sent = [];
   for (const file of files) { // one at a time: 50 decoded megapixels take 200 MB
     signal.throwIfAborted();
-    sent.push(isLarge(file) ? await smaller(file) : file);
+    if (file.size > LARGE_BYTES && !shrunkFiles.has(file)) shrunkFiles.set(file, await redrawn(file).catch(() => file));
+    sent.push(shrunkFiles.get(file) ?? file);
   }
   return sent;
-}
-
-async function smaller(file) {
-  if (!shrunkFiles.has(file)) shrunkFiles.set(file, await redrawn(file).catch(() => file));
-  return shrunkFiles.get(file);
 }
 
 /** Returns a JPEG copy whose longest side has at most `longestPx`, or null if this browser cannot read the picture. */

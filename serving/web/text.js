@@ -18,16 +18,13 @@ export function say(key, values = {}) {
   const entry = catalogue[key];
   if (entry === undefined) throw new Error(`the catalogue text/${language}.json has no text ${key}`);
   const template = typeof entry === "string" ? entry : entry[plurals.select(values.n)] ?? entry.other;
+  const shown = (value) => (typeof value === "number" ? numbers.format(value) : value);
   const parts = template.split(/\{(\w+)\}/).flatMap((part, index) => (index % 2 ? shown(values[part]) : part));
   return parts.every((part) => typeof part === "string") ? parts.join("") : parts.filter((part) => part !== "");
 }
 
 /** Returns whether the catalogue has a text, such as that of a code which only a newer service knows. */
 export const hasText = (key) => key in catalogue;
-
-function shown(value) {
-  return typeof value === "number" ? numbers.format(value) : value;
-}
 
 /** Returns a sentence as plain text. */
 export function plainText(sentence) {

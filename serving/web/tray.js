@@ -15,7 +15,8 @@ export function setUpTray(onChange) {
   let pictures = []; // { file, tile }, in the order of the request
 
   function add(files) {
-    const added = files.filter((file) => !pictures.some((picture) => isSameFile(picture.file, file)));
+    const isSame = (file, { file: other }) => ["name", "size", "lastModified"].every((key) => file[key] === other[key]);
+    const added = files.filter((file) => !pictures.some((picture) => isSame(file, picture)));
     const taken = added.slice(0, MAX_PICTURES - pictures.length);
     const numLeftOut = added.length - taken.length;
     showNotice(numLeftOut ? say("tray.left_out", { n: numLeftOut, most: MAX_PICTURES }) : "");
@@ -53,7 +54,10 @@ export function setUpTray(onChange) {
 
   function update() {
     const tiles = pictures.map((picture) => picture.tile);
-    for (const removed of [...find("tiles").children].filter((tile) => !tiles.includes(tile))) removeTile(removed);
+    for (const removed of [...find("tiles").children].filter((tile) => !tiles.includes(tile))) {
+      URL.revokeObjectURL(removed.dataset.url);
+      removed.remove();
+    }
     find("tiles").append(...tiles.filter((tile) => !tile.isConnected));
     tiles.forEach(number);
     showCount(pictures.length);
@@ -105,11 +109,6 @@ function number(tile, index) {
   else image.setAttribute("aria-label", label);
 }
 
-function removeTile(tile) {
-  URL.revokeObjectURL(tile.dataset.url);
-  tile.remove();
-}
-
 function showCount(numPictures) {
   const full = numPictures === MAX_PICTURES;
   document.body.classList.toggle("has-pictures", numPictures > 0);
@@ -122,10 +121,6 @@ function showNotice(text) {
   find("notice").hidden = !text;
   find("notice").textContent = text;
   if (text) find("status").textContent = text;
-}
-
-function isSameFile(one, other) {
-  return one.name === other.name && one.size === other.size && one.lastModified === other.lastModified;
 }
 
 function addFromInputs(add) {

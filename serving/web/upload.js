@@ -7,7 +7,10 @@ export function upload(url, { headers, body, signal, onSent }) {
     request.open("POST", url);
     for (const [name, value] of Object.entries(headers)) request.setRequestHeader(name, value);
     request.upload.addEventListener("progress", ({ loaded, total }) => { if (total) onSent(loaded / total); });
-    request.addEventListener("load", () => resolve(responseOf(request)));
+    request.addEventListener("load", () => {
+      const retryAfter = request.getResponseHeader("Retry-After");
+      resolve(new Response(request.responseText, { status: request.status, headers: retryAfter === null ? {} : { "Retry-After": retryAfter } }));
+    });
     request.addEventListener("error", () => reject(new TypeError("the connection was lost")));
     signal.addEventListener("abort", () => {
       request.abort();
@@ -15,9 +18,4 @@ export function upload(url, { headers, body, signal, onSent }) {
     }, { once: true });
     request.send(body);
   });
-}
-
-function responseOf(request) {
-  const retryAfter = request.getResponseHeader("Retry-After");
-  return new Response(request.responseText, { status: request.status, headers: retryAfter === null ? {} : { "Retry-After": retryAfter } });
 }

@@ -15,7 +15,8 @@ self.addEventListener("install", (event) => {
 });
 
 self.addEventListener("activate", (event) => {
-  event.waitUntil(Promise.all([self.clients.claim(), forgetOthers()]));
+  const forgetOthers = (names) => Promise.all(names.filter((name) => name.startsWith("botanify-shell-") && name !== SHELL).map((name) => caches.delete(name)));
+  event.waitUntil(Promise.all([self.clients.claim(), caches.keys().then(forgetOthers)]));
 });
 
 self.addEventListener("fetch", (event) => {
@@ -34,11 +35,6 @@ async function keep(paths) {
   if (responses.some(({ ok, headers }) => !ok || headers.get("Page-Version") !== VERSION)) throw new Error("not the service, or another version of it");
   const shell = await caches.open(SHELL);
   await Promise.all(paths.map((path, index) => shell.put(path, responses[index])));
-}
-
-async function forgetOthers() {
-  const names = await caches.keys();
-  await Promise.all(names.filter((name) => name.startsWith("botanify-shell-") && name !== SHELL).map((name) => caches.delete(name)));
 }
 
 /** Asks the service, so that no page is older than it; what is kept answers where the service does not, or not in time. */
