@@ -198,14 +198,6 @@ const { addPlants, keepPlant } = await load("kept.js");
 """
 
 
-def test_more_pictures_keep_what_a_person_said_of_the_plant(fresh_page):
-    earlier = plant(SPECIES, note="Mine", correction="Bellis perennis")
-    steps = 'await keepPlant(args[0]); await keepPlant(args[1], "request-1"); return [...plants.values()];'
-    (kept,) = fresh_page.evaluate(DATABASE + steps, earlier, plant(GENUS, id="request-2"))
-    assert (kept["id"], kept["note"], kept["correction"]) == ("request-2", "Mine", "Bellis perennis")
-    assert kept["answer"]["verdict"]["rank"] == "genus"
-
-
 def test_an_import_changes_nothing_that_is_there(fresh_page):
     there = plant(SPECIES, note="Mine", correction="Bellis perennis")
     imported = [plant(SPECIES), plant(SPECIES, id="request-2")]
@@ -217,9 +209,10 @@ ANSWERED = """
 const { setUpKeeping, setUpSwitch } = await load("keep.js");
 const { tell } = await load("events.js");
 const box = document.getElementById("keeping");
-const answered = async (answer) => {
+const answered = async (answer, ...names) => {
   const element = document.createElement("div");
-  tell("answered", { answer, files: [], originals: [], where: null, element });
+  const originals = names.map((name) => new File(["pixels"], name));
+  tell("answered", { answer, files: [], originals, where: null, element });
   await new Promise((resolve) => { setTimeout(resolve, 20); });
   return plants.size;
 };
@@ -243,6 +236,21 @@ def test_an_answer_is_kept_unless_it_shows_no_plant_or_the_reader_wants_none_kep
     """
     another = answer(request_id="request-2")
     assert fresh_page.evaluate(DATABASE + ANSWERED + steps, SPECIES, NOT_A_PLANT, another) == [1, 1, 1, 2]
+
+
+def test_more_pictures_of_a_plant_replace_its_answer_and_keep_what_a_person_said(fresh_page):
+    steps = """
+      const [first, second, other] = args;
+      await answered(first, "1.jpg");
+      plants.get(first.request_id).note = "Mine";
+      tell("corrected", { answer: first, correction: { name: "Bellis perennis" } });
+      await answered(second, "1.jpg", "2.jpg");
+      await answered(other, "3.jpg");
+      return [...plants.values()].map(({ id, note, correction }) => [id, note, correction]);
+    """
+    others = [answer(request_id=f"request-{number}") for number in (2, 3)]
+    kept = fresh_page.evaluate(DATABASE + ANSWERED + steps, SPECIES, *others)
+    assert kept == [["request-2", "Mine", "Bellis perennis"], ["request-3", "", None]]
 
 
 # ---- in a browser
@@ -322,43 +330,6 @@ def test_an_export_brings_everything_back_after_all_was_forgotten(open_tab, tmp_
     page.set_input_files("#import", tmp_path / "other.json")
     tab.see("other.json is not an export of My plants.")
     assert len(shown_names(page)) == 1
-
-
-def test_more_pictures_of_a_plant_replace_its_answer_and_keep_its_correction(open_tab):
-    tab = open_tab()
-    page = tab.page
-    page.evaluate("""() => {
-        window.asked = 0;
-        const persist = () => { window.asked += 1; return new Promise(() => {}); };  // a question that nobody answers
-        Object.defineProperty(navigator, "storage", { value: { persist } });
-    }""")
-    tab.show(SPECIES)
-    tab.see("Kept in My plants")
-    correct(page)
-    tab.answer = answer(images=[picture(0, 0.5), picture(1, 0.5)], request_id="request-2")
-    tab.choose(PHOTOGRAPHS[1])
-    page.locator("code", has_text="request-2").wait_for(state="attached")
-    tab.see("Kept in My plants")
-    assert page.evaluate("asked") == 1
-    page.get_by_text("Kept in My plants").click()
-    tab.see("1 plant", exact=True)
-    tab.see("You said: Bellis perennis")
-    assert page.locator(".many__row").get_attribute("data-id") == "request-2"
-
-
-def test_nothing_is_kept_of_what_is_no_plant_or_once_it_is_switched_off(open_tab):
-    tab = open_tab()
-    page = tab.page
-    tab.show(NOT_A_PLANT)
-    page.goto(PLANTS)
-    tab.see("No plants yet")
-    page.get_by_label("Keep new answers").uncheck()
-    page.goto(ADDRESS)
-    tab.show(SPECIES)
-    assert page.locator(".kept").count() == 0
-    page.goto(PLANTS)
-    tab.see("No plants yet")
-    assert not page.get_by_label("Keep new answers").is_checked()
 
 
 def test_a_full_device_is_one_clear_sentence_and_loses_nothing(open_tab):
