@@ -3,7 +3,7 @@
 import base64
 import json
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -49,24 +49,27 @@ class Page:
         return self("", code, *args)
 
 
+@contextmanager
 def started(language):
     """The page in a language, in a process of its own."""
     command = [NODE, "--no-warnings", Path(__file__).with_name("driver.mjs"), WEB, language]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Page(process)
+        process.kill()  # whatever it waits for
 
 
 @pytest.fixture(scope="session")
 def page_in():
     """Gives the page in a language."""
     with ExitStack() as stack:
-        yield cache(lambda language: Page(stack.enter_context(started(language))))
+        yield cache(lambda language: stack.enter_context(started(language)))
 
 
 @pytest.fixture
 def fresh_page():
     """The page in English; what a test changes there goes with it."""
-    with started("en") as process:
-        yield Page(process)
+    with started("en") as page:
+        yield page
 
 
 @pytest.fixture(scope="session")

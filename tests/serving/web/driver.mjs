@@ -76,4 +76,3 @@ for await (const line of createInterface({ input: process.stdin })) {
   }
   console.log(JSON.stringify(result));
 }
-process.exit(); // whatever timers are left
