@@ -50,14 +50,15 @@ async function answer(request, pathname) {
   }
 }
 
-/** Keeps shared photographs for the page, and opens it; the page asks before it uses them, and says so if there was no room for them. */
+/** Opens the page for photographs that an app shares; the page asks before it uses them, and says so if there was no room for them. */
 async function takeShared(request) {
-  if (request.referrer.startsWith("http")) return new Response(null, { status: 204 }); // a web page, and no app: the reader stays there
+  const opened = Response.redirect(new URL(`${ROOT}?shared`, self.location), 303);
+  if (request.referrer.startsWith("http")) return opened; // from a web page, which is no app: they are not taken
   const form = await request.formData();
   const files = form.getAll("image").filter((file) => file instanceof File);
   await caches.delete(SHARED);
   const shared = await caches.open(SHARED);
   const kept = files.map((file, index) => shared.put(`/shared/${index}`, new Response(file, { headers: { "X-Name": encodeURIComponent(file.name) } })));
   await Promise.allSettled(kept);
-  return Response.redirect(new URL(`${ROOT}?shared`, self.location), 303);
+  return opened;
 }

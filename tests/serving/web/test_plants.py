@@ -234,8 +234,9 @@ def test_an_answer_is_kept_unless_it_shows_no_plant_or_the_reader_wants_none_kep
       choose(true);
       return [...sizes, await answered(another)];
     """
-    another = answer(request_id="request-2")
-    assert fresh_page.evaluate(DATABASE + ANSWERED + steps, SPECIES, NOT_A_PLANT, another) == [1, 1, 1, 2]
+    nothing = NOT_A_PLANT | {"request_id": "request-2"}
+    another = answer(request_id="request-3")
+    assert fresh_page.evaluate(DATABASE + ANSWERED + steps, SPECIES, nothing, another) == [1, 1, 1, 2]
 
 
 def test_more_pictures_of_a_plant_replace_its_answer_and_keep_what_a_person_said(fresh_page):
