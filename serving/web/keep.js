@@ -63,7 +63,7 @@ async function keepAnswer({ answer, files, originals, where, element: shown }) {
     const replacedId = photographs.some((photograph) => latest.photographs?.includes(photograph)) ? latest.id : null;
     const images = answer.images.map((image) => ({ ...image, preview: null })); // the pictures are kept by themselves
     const pictures = await Promise.all(files.map(async (file, index) => {
-      const { preview } = answer.images[index]; // the service shows what this browser cannot
+      const preview = answer.images[index]?.preview; // the service shows what this browser cannot
       return await copyOf(file, KEPT_PX) ?? (preview && blobOf(preview));
     }));
     await keepPlant({
