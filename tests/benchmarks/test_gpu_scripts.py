@@ -31,7 +31,11 @@ def run(script, folder, *arguments, **variables):
     notes.write_text("")
     (folder / "work").mkdir(exist_ok=True)
     (folder / "work" / "weights.pt").touch()
-    places = {"PYTHON": python, "WORK": folder / "work", **dict.fromkeys(("DATA", "NEGATIVES", "UNKNOWN", "IMAGENET"), folder)}
+    places = {
+        "PYTHON": python,
+        "WORK": folder / "work",
+        **dict.fromkeys(("DATA", "NEGATIVES", "UNKNOWN", "IMAGENET"), folder),
+    }
     command = ["bash", ROOT / "benchmarks" / "gpu" / script, *arguments]
     environment = os.environ | {name: str(place) for name, place in places.items()} | variables
     done = ran(*command, env=environment, timeout=300)
