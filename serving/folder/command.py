@@ -65,8 +65,6 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     how often the answers are right, and writes truth.json."""
     darwin_core: bool = False
     """Also write the plants that have a name as a Darwin Core archive, for GBIF and collection databases."""
-    copy_to: Path | None = None
-    """Copy the photographs into this folder, into one folder for each name."""
 
     def __post_init__(self) -> None:
         if not self.out:

@@ -21,7 +21,6 @@ from serving.decoding.pool import DecoderPool
 from serving.folder import Outcome
 from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
-from serving.folder.copies import copy_photographs, require_outside
 from serving.folder.darwin_core import DARWIN_CORE_FILE, write_darwin_core
 from serving.folder.output import open_output
 from serving.folder.photographs import open_store
@@ -120,8 +119,6 @@ def run(command: IdentifyFolder, decoder: DecoderPool | None = None) -> Outcome:
     Raises:
         InputError: The bundle, the photographs or an option cannot be used, or the results are those of another run.
     """
-    if command.copy_to is not None and command.list is None:
-        require_outside(command.copy_to, command.photographs)
     folder_run = _FolderRun(command.with_absolute_paths())
     if not command.proves_names():
         _tell(NAMES_ARE_GUESSES)
@@ -229,8 +226,6 @@ class _FolderRun:
         if command.darwin_core:
             number = write_darwin_core(self._output, rows(), record.run_id)
             _tell(f"{number:,} occurrences: {command.out}/{DARWIN_CORE_FILE}")
-        if command.copy_to is not None:
-            copy_photographs(self._plants.values(), rows(), self._store, command.copy_to)
         # A scheduler would start a machine of several again.
         return Outcome.SOME_FAILED if failed and command.part is None else Outcome.COMPLETE
 

@@ -4,7 +4,9 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import fsspec
@@ -19,6 +21,7 @@ from models.ranking import NAMES_ARE_GUESSES, Promises
 from serving.folder import Outcome, run
 from serving.folder.command import IdentifyFolder
 from serving.folder.run import Progress
+from tests.docs.pages import DOCS, text_of
 from tests.serving.folder.photograph_folder import COLORS, NAMES, draw_photographs, parts, rows_of, write_list, written
 from tests.serving.test_place import PRIOR, RULE, SYDNEY, photograph
 from tests.serving.test_questions import PROMISE
@@ -26,9 +29,9 @@ from tests.serving.tiny import BLUE, GREEN, RED, WHITE, jpeg, tables
 
 
 def test_an_empty_text_for_a_path_is_not_set_and_the_results_have_no_default():
-    flags = ("photographs", "--copy-to", "", "--list=", "--taxa", "rosa", "")
+    flags = ("photographs", "--bundle", "", "--list=", "--taxa", "rosa", "")
     command = read_flags(IdentifyFolder, [*flags, "--out", "out"])
-    assert (command.photographs, command.copy_to, command.list, command.taxa) == ("photographs", None, None, ("rosa",))
+    assert (command.photographs, command.bundle, command.list, command.taxa) == ("photographs", None, None, ("rosa",))
     with pytest.raises(InputError, match="--out is empty"):
         read_flags(IdentifyFolder, [*flags, "--out", ""])
 
@@ -231,23 +234,20 @@ def test_names_that_nothing_proves_are_guesses_before_the_first_row_and_after_th
     assert [line == NAMES_ARE_GUESSES for line in (told[0], told[-1])] == [not promises.genus] * 2
 
 
-def test_sorted_copies(identify, tmp_path):
+def test_the_lines_of_the_page_sort_the_photographs(identify, photographs, out, tmp_path, monkeypatch):
+    (photographs / "damaged.jpg").write_bytes(b"nothing")
+    draw_photographs(photographs, {"white.jpg": WHITE})
     identify()
-    assert identify(copy_to=tmp_path / "sorted") == Outcome.COMPLETE
-    assert sorted(path.name for path in (tmp_path / "sorted").iterdir()) == sorted(NAMES.values())
-    assert (tmp_path / "sorted" / "Bellis perennis" / "deep__e.jpg").read_bytes() == jpeg(GREEN)
-
-
-def test_copies_that_fail_leave_the_run_complete(identify, photographs, out, tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(run, "copy_photographs", fail)
-    with pytest.raises(KeyboardInterrupt):
-        identify(copy_to=tmp_path / "sorted")
-    assert written(out)["counts"] == {"ok": 5}
-    with pytest.raises(InputError, match="--copy-to"):
-        identify(copy_to=photographs / "sorted")
+    out.rename(tmp_path / "names")
+    photographs.rename(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"```python\n(.*?)```", text_of(DOCS / "folders.md"), re.DOTALL)[1], {})
+    found = {path.relative_to("sorted").as_posix() for path in Path("sorted").glob("*/*")}
+    assert found == {
+        *(f"{NAMES[color]}/{path.replace('/', '__')}" for path, color in COLORS.items()),
+        "failed/damaged.jpg",
+        "uncertain/white.jpg",
+    }
 
 
 def test_true_names_of_a_list_give_figures_also_afterwards(identify, listed, out, capsys):
