@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, PngImagePlugin
 from PIL.TiffImagePlugin import IFDRational
 
-from models.exif import Capture, read_capture
+from models.exif import Capture, read_capture, read_sidecar
 from models.preprocess import read_picture
 from tests.models.pictures import FORMATS, encode
 from tests.serving.decoding.running_pool import RunningPool
@@ -22,7 +22,7 @@ def taken(written, offset=None):
     return {EXIF: {tag: value for tag, value in tags.items() if value is not None}}
 
 
-def at(latitude, north="N", longitude=EAST, east="E"):
+def at(latitude, north="N", longitude=EAST, east="E", **more):
     return {
         ExifTags.IFD.GPSInfo: {
             GPS.GPSLatitude: latitude,
@@ -30,14 +30,23 @@ def at(latitude, north="N", longitude=EAST, east="E"):
             GPS.GPSLongitude: longitude,
             GPS.GPSLongitudeRef: east,
         }
+        | {GPS[name]: value for name, value in more.items()}
     }
+
+
+def digitized(written, **original):
+    tags = {ExifTags.Base.DateTimeDigitized: written, ExifTags.Base.OffsetTimeDigitized: "+02:00"}
+    return {EXIF: tags | {ExifTags.Base[name]: value for name, value in original.items()}}
 
 
 def exif(blocks):
     found = Image.Exif()
     found[ExifTags.Base.Make] = "a camera"  # PNG and AVIF are written without EXIF data if there is no such tag
     for block, tags in blocks.items():
-        found.get_ifd(block).update(tags)
+        if block == "DateTime":
+            found[ExifTags.Base.DateTime] = tags
+        else:
+            found.get_ifd(block).update(tags)
     return found
 
 
@@ -55,7 +64,22 @@ FORMS = {
     "clock that was never set": (taken("0000:00:00 00:00:00"), None, None),
     "unknown date": (taken("    :  :     :  :  "), None, None),
     "day that does not exist": (taken("2026:02:30 12:30:01"), None, None),
-    "hour that does not exist": (taken("2026:07:04 24:30:01"), None, None),
+    "hour that does not exist": (taken("2026:07:04 25:30:01"), None, None),
+    "24 for the hour after midnight": (taken("2015:08:22 24:08:19"), "2015-08-22T00:08:19", None),
+    "leap second": (taken("2026:07:04 12:30:60"), "2026-07-04T12:30:59", None),
+    "second that does not exist": (taken("2026:07:04 12:30:61"), None, None),
+    "day with dashes": (taken("2026-07-04 12:30:01"), "2026-07-04T12:30:01", None),
+    "day with points": (taken("2026.07.04 12:30:01"), "2026-07-04T12:30:01", None),
+    "two signs in one day": (taken("2026-07:04 12:30:01"), None, None),
+    "ISO 8601": (taken("2026-07-04T12:30:01"), "2026-07-04T12:30:01", None),
+    "ISO 8601 with offset": (taken("2026-07-04T12:30:01.5-03:00", "+02:00"), "2026-07-04T12:30:01-03:00", None),
+    "ISO 8601 without seconds": (taken("2026-07-04T12:30Z"), "2026-07-04T12:30:00+00:00", None),
+    "time of the digitization only": (digitized(NOON), "2026-07-04T12:30:01+02:00", None),
+    "time of the digitization beside an empty one": (
+        digitized(NOON, DateTimeOriginal="  "), "2026-07-04T12:30:01+02:00", None,
+    ),
+    "time of the digitization beside zeros": (digitized(NOON, DateTimeOriginal="0000:00:00 00:00:00"), None, None),
+    "time of the last change only": ({EXIF: {}, "DateTime": NOON}, None, None),
     "day without a time": (taken("2026:07:04"), None, None),
     "word": (taken("yesterday"), None, None),
     "day and place": (taken(NOON) | at(NORTH), "2026-07-04T12:30:01", (48.51, 2.25)),
@@ -68,7 +92,13 @@ FORMS = {
     "decimal minutes": (at((48.0, 30.6, 0.0)), None, (48.51, 2.25)),
     "decimal minutes without seconds": (at((48.0, 30.6), "N", (2.0, 15.0), "E"), None, (48.51, 2.25)),
     "degrees alone": (at((48.51,)), None, None),
-    "zero denominator": (at((48.0, 30.0, IFDRational(0, 0))), None, None),
+    "seconds that are not filled in": (at((48.0, 30.6, IFDRational(0, 0))), None, (48.51, 2.25)),
+    "seconds of a damaged fraction": (at((48.0, 30.6, IFDRational(5, 0))), None, None),
+    "minutes that are not filled in": (at((48.0, IFDRational(0, 0), 0.0)), None, None),
+    "minutes that are not filled in, without seconds": (at((48.0, IFDRational(0, 0))), None, None),
+    "nothing that is filled in": (at((IFDRational(0, 0),) * 3), None, None),
+    "place that the receiver has not measured": (at(NORTH, GPSStatus="V"), None, None),
+    "place that the receiver has measured": (at(NORTH, GPSStatus="A"), None, (48.51, 2.25)),
     "north of the pole": (at((91.0, 0.0, 0.0)), None, None),
     "east of the date line": (at(NORTH, "N", (181.0, 0.0, 0.0)), None, None),
     "no fix": (at((0.0, 0.0, 0.0), "N", (0.0, 0.0, 0.0), "E"), None, None),
@@ -111,16 +141,157 @@ def test_negative_parts_are_no_angle(latitude, coordinates):
     assert read_capture(opened).coordinates == pytest.approx(coordinates)
 
 
+@pytest.mark.parametrize(
+    ("written", "datum"),
+    [
+        ("WGS-84", "EPSG:4326"),
+        ("WGS 1984 ", "EPSG:4326"),
+        ("", "EPSG:4326"),
+        ("TOKYO", "EPSG:4301"),
+        ("nad-27", "EPSG:4267"),
+        ("GCJ-02", "GCJ-02"),
+    ],
+)
+def test_the_datum_of_a_place_is_told(written, datum):
+    found = read_capture(opened(at(NORTH, GPSMapDatum=written)))
+    assert (found.datum, found.coordinates) == (datum, pytest.approx((48.51, 2.25)))
+
+
+@pytest.mark.parametrize(
+    ("more", "meters"),
+    [
+        ({"GPSHPositioningError": 1414.0}, 1414),
+        ({"GPSHPositioningError": 4.76}, 5),
+        ({"GPSHPositioningError": 0.0}, None),
+        ({"GPSHPositioningError": IFDRational(0, 0)}, None),
+        ({"GPSHPositioningError": 4294967295.0}, None),
+        ({"GPSDOP": 2.5}, None),
+    ],
+)
+def test_the_accuracy_of_a_place_is_a_radius_in_meters(more, meters):
+    found = read_capture(opened(at(NORTH, **more)))
+    assert (found.uncertainty_m, found.coordinates) == (meters, pytest.approx((48.51, 2.25)))
+
+
+def opened(blocks):
+    """A picture with these EXIF data, which Pillow could write or not."""
+    image = Image.new("RGB", (8, 8))
+    for block, tags in blocks.items():
+        image.getexif().get_ifd(block).update(tags)
+    return image
+
+
+def packet(attributes="", elements="", before=""):
+    """An XMP packet, as programs write it."""
+    names = {"exif": "exif", "photoshop": "photoshop", "xmp": "xap"}
+    spaces = " ".join(f'xmlns:{name}="http://ns.adobe.com/{path}/1.0/"' for name, path in names.items())
+    return f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>{before}
+    <x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
+    <rdf:Description rdf:about="" {spaces} {attributes}>{elements}</rdf:Description>
+    </rdf:RDF></x:xmpmeta><?xpacket end="w"?>""".encode()
+
+
+PLACED = 'exif:GPSLatitude="48,30.6N" exif:GPSLongitude="2,15,0E"'
+DATED = "<exif:DateTimeOriginal>2026-07-04T12:30:01+02:00</exif:DateTimeOriginal>"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "taken_at"),
+    [
+        ('exif:DateTimeOriginal="2026-07-04T12:30:01"', "2026-07-04T12:30:01"),
+        ('photoshop:DateCreated="2026-07-04T12:30:01.25Z"', "2026-07-04T12:30:01+00:00"),
+        ('xmp:CreateDate="2026-07-04T12:30+02:00"', "2026-07-04T12:30:00+02:00"),
+        ('xmp:CreateDate="2026-08-08T08:08:08" photoshop:DateCreated="2026-07-04T12:30:01"', "2026-07-04T12:30:01"),
+        ('xmp:CreateDate="2026-08-08T08:08:08" exif:DateTimeOriginal="0000-00-00T00:00:00"', None),
+        ('xmp:ModifyDate="2026-07-04T12:30:01"', None),
+    ],
+)
+def test_times_of_xmp(attributes, taken_at):
+    found = read_sidecar(packet(attributes)).taken_at
+    assert (found and found.isoformat()) == taken_at
+
+
+@pytest.mark.parametrize(
+    ("attributes", "place"),
+    [
+        (PLACED, (48.51, 2.25)),
+        ('exif:GPSLatitude="48,30,36S" exif:GPSLongitude="2,15.0W"', (-48.51, -2.25)),
+        (f'{PLACED} exif:GPSStatus="V"', None),
+        ('exif:GPSLatitude="48,30.6N"', None),
+        ('exif:GPSLatitude="48,30.6" exif:GPSLongitude="2,15"', None),
+        ('exif:GPSLatitude="48,nanN" exif:GPSLongitude="2,15E"', None),
+        ('exif:GPSLatitude="" exif:GPSLongitude="2,15E"', None),
+    ],
+)
+def test_places_of_xmp(attributes, place):
+    assert read_sidecar(packet(attributes)).coordinates == (place and pytest.approx(place))
+
+
+@pytest.mark.parametrize(("error", "meters"), [("1414/1", 1414), ("4.76", 5), ("1/0", None), ("1e999999999", None)])
+def test_datum_and_accuracy_of_xmp(error, meters):
+    attributes = f'{PLACED} exif:GPSMapDatum="Tokyo" exif:GPSHPositioningError="{error}"'
+    found = read_sidecar(packet(attributes))
+    assert (found.datum, found.uncertainty_m, found.coordinates) == ("EPSG:4301", meters, pytest.approx((48.51, 2.25)))
+
+
+def test_exif_data_count_before_xmp():
+    image = opened(taken("2025:01:01 00:00:01") | at(NORTH, "S"))
+    image.info["xmp"] = packet(PLACED, DATED)
+    found = read_capture(image)
+    assert found.taken_at.isoformat() == "2025-01-01T00:00:01"
+    assert found.coordinates == pytest.approx((-48.51, 2.25))
+    image.getexif().get_ifd(EXIF)[ExifTags.Base.DateTimeOriginal] = ""
+    image.getexif().get_ifd(ExifTags.IFD.GPSInfo)[GPS.GPSStatus] = "V"
+    found = read_capture(image)
+    assert found.taken_at.isoformat() == "2026-07-04T12:30:01+02:00"
+    assert found.coordinates == pytest.approx((48.51, 2.25))
+
+
+def test_what_stands_deeper_in_xmp_is_of_another_picture():
+    of_another = f"<exif:x><rdf:Description {PLACED}>{DATED}</rdf:Description></exif:x>"
+    assert read_sidecar(packet(elements=of_another)) == Capture()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        packet(PLACED, before='<!DOCTYPE a [<!ENTITY b "c">]>'),
+        packet(PLACED).replace(b"<rdf:RDF", b"<a>" * 60 + b"<rdf:RDF"),
+        packet(PLACED) + b" " * 1_000_000,
+        b"\xff\xfe\0",
+        b"",
+    ],
+    ids=["entities", "levels", "size", "no XML", "nothing"],
+)
+def test_hostile_xmp_says_nothing(written):
+    assert read_sidecar(written) == Capture()
+
+
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_every_format_says_when_and_where(file_format):
-    data = encode(Image.new("RGB", (64, 64)), file_format, exif=exif(taken(NOON) | at(NORTH)).tobytes())
-    if file_format == "PNG":  # EXIF data may follow the pixels
-        start = data.index(b"eXIf") - 4
+@pytest.mark.parametrize("written", ["exif", "xmp"])
+def test_every_format_says_when_and_where(file_format, written):
+    data = encode(
+        Image.new("RGB", (64, 64)),
+        file_format,
+        **({"exif": exif(taken(NOON) | at(NORTH)).tobytes()} if written == "exif" else in_xmp(file_format)),
+    )
+    if file_format == "PNG":  # either may follow the pixels
+        start = data.index(b"eXIf" if written == "exif" else b"iTXt") - 4
         end = start + int.from_bytes(data[start : start + 4]) + 12
         data = data[:start] + data[end:-12] + data[start:end] + data[-12:]
     found = read_picture(data).capture
-    assert found.taken_at.isoformat() == "2026-07-04T12:30:01"
+    assert found.taken_at.replace(tzinfo=None).isoformat() == "2026-07-04T12:30:01"
     assert found.coordinates == pytest.approx((48.51, 2.25))
+
+
+def in_xmp(file_format):
+    """The argument with which a picture of this format gets time and place in XMP."""
+    xmp = packet(PLACED, DATED)
+    if file_format != "PNG":
+        return {"xmp": xmp}
+    texts = PngImagePlugin.PngInfo()
+    texts.add_itxt("XML:com.adobe.xmp", xmp.decode())
+    return {"pnginfo": texts}
 
 
 @given(st.binary(max_size=200))

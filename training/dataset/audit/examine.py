@@ -29,7 +29,7 @@ from training.dataset.sources.record import ImageInfo, LeftOut
 from training.processes import clean_context, end_with_parent
 
 # Raise this number when the same bytes may give another result, such as another perceptual hash.
-_VERSION: Final = 5
+_VERSION: Final = 6
 _COMMIT_EVERY_S: Final = 1.0
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS pictures (
