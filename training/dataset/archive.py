@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple, Self
 
 from models.errors import DataError
+from models.skipped import is_skipped
 
 SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".zip")
 _MOST_BYTES: Final = 100_000_000  # of a picture
@@ -45,7 +46,8 @@ def archives_of(root: Path) -> list[Path]:
     if root.is_file():
         return [root] if stem(root) else []
     names = {path: stem(path) for path in sorted(root.iterdir())} if root.is_dir() else {}
-    return [path for path, name in names.items() if name and not name.endswith(".json") and not (root / name).exists()]
+    pictures = {path: name for path, name in names.items() if not is_skipped(path.name) and not name.endswith(".json")}
+    return [path for path, name in pictures.items() if name and not (root / name).exists()]
 
 
 def has_list(path: Path) -> bool:

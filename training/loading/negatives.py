@@ -4,7 +4,6 @@ They are given as folders of pictures, or as CSV lists.
 """
 
 import hashlib
-import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from models.errors import DataError
 from models.preprocess import PIXEL_LIMITS
+from models.skipped import NO_PICTURES, walk
 from models.text_table import TextTable
 from training.recipe import NegativesRecipe
 
@@ -28,7 +28,6 @@ FIT_SPLITS: Final = ("fit", "train")
 """Rows of a list that may be trained on and fitted on; the other rows judge the result."""
 LIST: Final = "labels.csv"
 """The list that a folder may have."""
-_NO_PICTURES: Final = frozenset({".txt", ".csv", ".json", ".md", ".toml", ".html"})
 
 
 class Negatives(msgspec.Struct, frozen=True):
@@ -128,10 +127,9 @@ def listed_pictures(given: Path, splits: tuple[str, ...] | None = None) -> dict[
     if table is not None:
         return dict(_listed(table, splits))
     found = []
-    for folder, folders, files in os.walk(given):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths = [Path(folder, name) for name in files if not name.startswith(".")]
-        found += [path.relative_to(given).as_posix() for path in paths if path.suffix.lower() not in _NO_PICTURES]
+    for folder, _, files in walk(given):
+        paths = [Path(folder, name) for name in files]
+        found += [path.relative_to(given).as_posix() for path in paths if path.suffix.lower() not in NO_PICTURES]
     return dict.fromkeys(sorted(found), "")
 
 

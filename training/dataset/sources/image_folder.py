@@ -8,18 +8,15 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from models.errors import DataError
+from models.skipped import NO_PICTURES, has_no_media, is_skipped
 from models.taxonomy import split_brackets, without_number
 from training.dataset.archive import members, stem
 from training.dataset.names import may_be_latin
 from training.dataset.sources.record import SPLIT_NAMES, LeftOut, PictureRecord, SourceClass, SourceContents, Split
-
-# Files that are not decoded; any other file is decoded, whatever its name.
-_NO_PICTURES: Final = frozenset({".txt", ".csv", ".json", ".md", ".toml", ".parquet", ".db", ".ini"})
 
 
 def read_image_folder(name: str, root: Path, default_license: str = "") -> SourceContents:
@@ -27,8 +24,8 @@ def read_image_folder(name: str, root: Path, default_license: str = "") -> Sourc
 
     The folders of an archive that hold nothing but the next one are walked through. If all folders are then named as
     splits, the class folders are those inside, and the splits stay; without `test`, the pictures of `train` have no
-    split, so that a test split can be cut from them. Hidden files, and files beside the class folders, such as a list
-    of labels, are ignored.
+    split, so that a test split can be cut from them. What `models/skipped.py` skips, and files beside the class
+    folders, such as a list of labels, are ignored.
 
     Raises:
         DataError: The folder is missing, has no class folder with a picture, a class folder holds pictures only in
@@ -160,7 +157,7 @@ def _num_loose(folder: os.PathLike[str]) -> int:
 
 def _why_no_picture(entry: os.DirEntry[str]) -> str:
     suffix = Path(entry.name).suffix.lower()
-    if suffix in _NO_PICTURES:
+    if suffix in NO_PICTURES:
         return f"a {suffix} file is not a picture"
     return "" if entry.is_file() else "neither a file nor a folder, or a broken link"
 
@@ -176,9 +173,11 @@ def _below(folder: os.DirEntry[str], path: str) -> Iterator[tuple[str, os.DirEnt
 
 
 def _visible(folder: os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """Returns the entries that are not hidden, sorted by name."""
+    """Returns the entries that are not skipped, sorted by name."""
+    above = Path(folder).name
     with os.scandir(folder) as listing:
-        entries = sorted((entry for entry in listing if not entry.name.startswith(".")), key=lambda entry: entry.name)
+        entries = sorted((each for each in listing if not is_skipped(each.name, above)), key=lambda entry: entry.name)
+    entries = [entry for entry in entries if not (entry.is_dir() and has_no_media(entry))]
     for entry in entries:
         try:
             entry.name.encode()
