@@ -3,9 +3,10 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
+from unicodedata import normalize
 
 import msgspec
 
@@ -103,34 +104,49 @@ def read_list(path: Path, store: Store) -> Iterator[Photograph]:
             folder, or one that was named before.
     """
     if isinstance(store, LocalFolder):
-        rows = list(_rows(path, os.path.realpath(store.root), cache(os.path.realpath)))
+        place_of = partial(_place, os.path.realpath(store.root), cache(os.path.realpath))
     else:
-        rows = list(_rows(path, "/bucket", os.path.normpath))
-    for row, found in zip(rows, store.look_up_all([row[PATH_COLUMN] for row in rows]), strict=True):
-        cells = {key: row[key] for key in row if key not in (PATH_COLUMN, "")}
-        yield msgspec.structs.replace(found, cells=cells or None)
-
-
-def _rows(path: Path, root: str, real: Callable[[str], str]) -> Iterator[Mapping[str, str]]:
-    """Yields the rows; `real` follows the links of a folder. A link to a file may lead anywhere, as in a search."""
+        place_of = partial(_place, "/bucket", os.path.normpath)
+    rows = [(number, row, _inside(number, row[PATH_COLUMN], path, place_of)) for number, row in _numbered_rows(path)]
+    written = [names[0] for _, _, names in rows]
+    found = dict(zip(written, store.look_up_all(written), strict=True))
+    others = [name for _, _, names in rows if found[names[0]].num_bytes < 0 for name in names[1:]]
+    found |= {each.path: each for each in store.look_up_all(others) if each.num_bytes >= 0}
     seen: set[str] = set()
-    for number, row in _numbered_rows(path):
-        name = row[PATH_COLUMN]
-        if not name:
-            raise DataError(f"line {number} of {path} names no file", limit=f"a column {PATH_COLUMN}")
-        folder, file = os.path.split(name if name.startswith("/") else f"{root}/{name}")
-        place = os.path.normpath(f"{real(folder)}/{file}")
-        if not place.startswith(f"{root.rstrip('/')}/"):
-            raise DataError(
-                f"line {number} of {path} names a file outside the folder of photographs",
-                value=name,
-                limit=f"a path that stays in {root}",
-                remedy="correct it, or identify a folder that holds all files of the list",
-            )
+    for number, row, names in rows:
+        name = next((name for name in names if name in found and found[name].num_bytes >= 0), names[0])
+        place = place_of(name)
         if place in seen:
             raise DataError(f"line {number} of {path} names a file again", value=name, remedy="remove one of the lines")
         seen.add(place)
-        yield row
+        cells = {key: row[key] for key in row if key not in (PATH_COLUMN, "")}
+        yield msgspec.structs.replace(found[name], cells=cells or None)
+
+
+def _place(root: str, real: Callable[[str], str], name: str) -> str:
+    """Returns where a file is; "" outside of the root. A link to a file may lead anywhere, as in a search."""
+    folder, file = os.path.split(name if name.startswith("/") else f"{root}/{name}")
+    place = os.path.normpath(f"{real(folder)}/{file}")
+    return place if place.startswith(f"{root.rstrip('/')}/") else ""
+
+
+def _inside(number: int, name: str, path: Path, place_of: Callable[[str], str]) -> list[str]:
+    """Returns the spellings of a path that lead to a place in the folder: as it is written, then as systems differ.
+
+    macOS writes a letter and its mark as two characters, others as one; Windows separates folders by backslashes.
+    """
+    if not name:
+        raise DataError(f"line {number} of {path} names no file", limit=f"a column {PATH_COLUMN}")
+    forms = [normalize(form, text) for text in (name, name.replace("\\", "/")) for form in ("NFC", "NFD")]
+    names = [each for each in dict.fromkeys([name, *forms]) if place_of(each)]
+    if not names:
+        raise DataError(
+            f"line {number} of {path} names a file outside the folder of photographs",
+            value=name,
+            limit="a path that stays in it",
+            remedy="correct it, or identify a folder that holds all files of the list",
+        )
+    return names
 
 
 def _numbered_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:

@@ -2,7 +2,9 @@
 
 import csv
 import io
+import uuid
 
+import fsspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,10 +14,15 @@ from serving.folder.photographs import LocalFolder, Photograph, open_store
 from serving.folder.plants import group_photographs, read_list
 
 
+def write(folder, text):
+    """Writes a list; returns its path."""
+    (folder / "list").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder / "list"
+
+
 def listed(folder, text, store=None):
     """The paths and columns of a list in the folder of its photographs."""
-    (folder / "list").write_bytes(text if isinstance(text, bytes) else text.encode())
-    return [(each.path, dict(each.columns)) for each in read_list(folder / "list", store or LocalFolder(folder))]
+    return [(each.path, dict(each.columns)) for each in read_list(write(folder, text), store or LocalFolder(folder))]
 
 
 @pytest.mark.parametrize("text", ["a.jpg\ngone.jpg\n", "\ufeffpath,bed\na.jpg,1\ngone.jpg,\n"])
@@ -32,6 +39,38 @@ def test_a_path_in_the_list_may_be_absolute_if_it_is_in_the_folder(tmp_path):
     assert listed(tmp_path, f"{tmp_path}/a.jpg\n") == [(f"{tmp_path}/a.jpg", {})]
     with pytest.raises(DataError, match=r"line 2 of .* again"):
         listed(tmp_path, f"{tmp_path}/a.jpg\na.jpg\n")
+
+
+NFC, NFD = "K\u00fcche/\u00e9.jpg", "Ku\u0308che/e\u0301.jpg"
+
+
+@pytest.mark.parametrize(
+    ("there", "written"),
+    [(NFC, NFD), (NFD, NFC), (NFC, NFC), (NFD, NFD), ("deep/a.jpg", r"deep\a.jpg"), (NFD, NFC.replace("/", "\\"))],
+)
+def test_a_path_is_found_in_the_spelling_of_another_system(tmp_path, there, written):
+    (tmp_path / there).parent.mkdir()
+    (tmp_path / there).write_bytes(b"1")
+    bucket = f"memory://{uuid.uuid4().hex}"
+    fsspec.filesystem("memory").pipe_file(f"{bucket}/{there}", b"1")
+    for store in (LocalFolder(tmp_path), open_store(bucket)):
+        assert listed(tmp_path, f"{written}\n", store) == [(there, {})]
+        with pytest.raises(DataError, match=r"line 2 of .* again"):
+            listed(tmp_path, f"{written}\n./{there}\n", store)
+
+
+def test_a_file_in_the_spelling_of_the_list_comes_first(tmp_path):
+    (tmp_path / r"deep\a.jpg").write_bytes(b"1")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.jpg").write_bytes(b"1")
+    assert listed(tmp_path, "deep\\a.jpg\ndeep/a.jpg\n") == [("deep\\a.jpg", {}), ("deep/a.jpg", {})]
+
+
+def test_backslashes_lead_out_of_no_folder(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "secret.jpg").write_bytes(b"1")
+    (found,) = read_list(write(tmp_path, "..\\secret.jpg\n"), LocalFolder(tmp_path / "photos"))
+    assert found.num_bytes == -1
 
 
 def test_columns_without_a_name_are_left_out(tmp_path):
