@@ -10,7 +10,7 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
@@ -24,16 +24,18 @@ _TABLE: Final = "occurrence.csv"
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\\\x7f-\x9f\u2028\u2029]")
 _TERMS: Final = "http://rs.tdwg.org/dwc/terms/"
 _COLUMNS: Final = (
-    "occurrenceID", "basisOfRecord", "occurrenceStatus", "catalogNumber", "eventDate", "decimalLatitude",
-    "decimalLongitude", "geodeticDatum", "scientificName", "taxonRank", "kingdom", "family", "genus", "identifiedBy",
-    "dateIdentified", "identificationRemarks", "identificationVerificationStatus",
+    "occurrenceID", "basisOfRecord", "occurrenceStatus", "catalogNumber", "eventDate", "verbatimEventDate",
+    "decimalLatitude", "decimalLongitude", "geodeticDatum", "coordinateUncertaintyInMeters", "scientificName",
+    "taxonRank", "kingdom", "family", "genus", "identifiedBy", "dateIdentified", "identificationRemarks",
+    "identificationVerificationStatus",
 )  # fmt: skip
 
 
 def write_darwin_core(output: Output, rows: Iterable[Row], run_id: str) -> int:
     """Writes the archive without the rows that have no name; returns the number of its occurrences.
 
-    `run_id` is in the identifier of each occurrence, which no other run has.
+    `run_id` is in the identifier of each occurrence, which no other run has. A day that is still to come is no date of
+    an event, but stays as what the clock of the camera said.
     """
     today = datetime.now(UTC).date().isoformat()
     number = 0
@@ -56,16 +58,20 @@ def write_darwin_core(output: Output, rows: Iterable[Row], run_id: str) -> int:
 
 
 def _occurrence(row: Row, run_id: str, today: str) -> list[object]:
-    has_place = row["latitude"] is not None
+    taken_at = row["taken_at"]
+    tomorrow = date.fromisoformat(today) + timedelta(days=1)  # which it may be already, elsewhere
+    is_future = taken_at is not None and datetime.fromisoformat(taken_at).date() > tomorrow
     values = {
         "occurrenceID": f"{run_id}:{row['group']}",
         "basisOfRecord": "MachineObservation",
         "occurrenceStatus": "present",
         "catalogNumber": row["path"],
-        "eventDate": row["taken_at"],
+        "eventDate": None if is_future else taken_at,
+        "verbatimEventDate": taken_at if is_future else None,
         "decimalLatitude": row["latitude"],
         "decimalLongitude": row["longitude"],
-        "geodeticDatum": "EPSG:4326" if has_place else None,
+        "geodeticDatum": row.get("geodetic_datum"),  # a row of an older run has no such column
+        "coordinateUncertaintyInMeters": row.get("coordinate_uncertainty_m"),
         "scientificName": row["verdict_name"],
         "taxonRank": row["verdict_rank"],
         "kingdom": "Plantae",

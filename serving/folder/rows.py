@@ -23,6 +23,7 @@ _COLUMNS: Final[Mapping[str, type]] = {
     "error": str, "verdict_rank": str, "verdict_name": str, "taxon_id": str, "verdict_score": float, "genus": str,
     "family": str, "reason": str, "plant_score": float, "candidates": list, "num_candidates": int,
     "candidates_guarantee": str, "width": int, "height": int, "taken_at": str, "latitude": float, "longitude": float,
+    "geodetic_datum": str, "coordinate_uncertainty_m": int,
     "bundle_name": str, "bundle_version": str, "label_hash": str,
 }  # fmt: skip
 
@@ -88,6 +89,7 @@ def answered(
     }
     if capture.coordinates is not None:
         row["latitude"], row["longitude"] = capture.coordinates
+        row |= {"geodetic_datum": capture.datum, "coordinate_uncertainty_m": capture.uncertainty_m}
     if answer.candidates is not None:
         row["candidates"] = [ranked.taxon.scientific_name for ranked in answer.candidates.taxa]
         row["num_candidates"] = answer.candidates.num_taxa
