@@ -1,9 +1,12 @@
 """The photographs to identify, in a folder or a bucket."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from stat import S_ISREG
 from typing import Any, Final
@@ -12,10 +15,18 @@ import fsspec
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
-from models.errors import DataError
+from models.errors import DataError, UnsupportedFormat
+from models.preprocess import sniff_format
+from models.skipped import not_skipped, walk
 
-SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif"})
-"""Names that end so are taken for photographs; what the file really is, its bytes decide."""
+# A file with such a name gets a row without a look: if its bytes are no photograph's, the row says so.
+_SUFFIXES: Final = frozenset({
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp", ".heic", ".heif", ".hif", ".avif",
+})  # fmt: skip
+# Thumbnails of cameras and of Capture One, backups of ExifTool and editors, downloads that are not complete.
+_COPIES: Final = (".thm", ".cot", ".cop", "_original", ".bak", "~", ".part", ".crdownload")
+_SIDECAR: Final = ".xmp"
+_FIRST_BYTES: Final = 256  # that `sniff_format` reads
 _LOOK_UPS: Final = 32
 _LOOK_UPS_PLANNED: Final = 1000  # a list may have millions
 
@@ -29,8 +40,8 @@ class Photograph(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A file to identify."""
 
     path: str
-    """Path in the folder or bucket, with "/" between its parts; of a list, as the list has it. Text without UTF-8 form
-    is escaped."""
+    """Path in the folder or bucket, with "/" between its parts; of a list, as the list has it, unless only another
+    spelling is there. Text without UTF-8 form is escaped."""
     num_bytes: int
     """Size of the file; -1 if it cannot be read."""
     version: str
@@ -38,6 +49,8 @@ class Photograph(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     file that cannot be read it says why; "" if it does not exist."""
     cells: Mapping[str, str] | None = None
     """What the list says in its other columns; None if nothing: a million empty dictionaries would take 64 MB."""
+    sidecar: str = ""
+    """Path of an XMP file beside it, whose version is then a part of `version`."""
 
     @property
     def columns(self) -> Mapping[str, str]:
@@ -92,7 +105,7 @@ class LocalFolder:
             self._left_out = left_out.resolve().relative_to(root.resolve())
 
     def find(self) -> Iterator[Photograph]:
-        """Yields the photographs; hidden files and folders are left out.
+        """Yields the files of each folder, sorted by name, but those that `models/skipped.py` skips.
 
         Links to files are followed, links to folders are not: they may lead in a circle.
 
@@ -101,18 +114,28 @@ class LocalFolder:
         """
         if not self.root.is_dir():
             raise DataError("the folder of photographs does not exist", value=self.root, remedy="correct the path")
-        for folder, subfolders, files in os.walk(self.root, onerror=_refuse):
+        for folder, subfolders, files in walk(self.root, onerror=_refuse):
             place = Path(folder).relative_to(self.root)
-            subfolders[:] = sorted(name for name in subfolders if name[0] != "." and place / name != self._left_out)
-            for name in sorted(files):
-                if has_photograph_name(name) and name[0] != ".":
-                    photograph = _photograph((place / name).as_posix(), f"{folder}/{name}")
-                    if photograph.version != _IRREGULAR:
-                        yield photograph
+            subfolders[:] = [name for name in subfolders if place / name != self._left_out]
+            for name in files:
+                file = self._look_up((place / name).as_posix())
+                if file.version != _IRREGULAR:
+                    yield file
 
     def look_up_all(self, paths: Sequence[str]) -> Iterator[Photograph]:
         """Yields photographs in the order of their paths; the size of one that cannot be read is -1."""
-        return (_photograph(path, str(self.root / path)) for path in paths)
+        for path in paths:
+            sidecars = (self._look_up(name) for name in _sidecar_names(path))
+            yield _with_sidecar(self._look_up(path), sidecars)
+
+    def _look_up(self, path: str) -> Photograph:
+        try:
+            facts = (self.root / path).stat()
+        except OSError:  # a link to nowhere, or removed meanwhile: its row will say so
+            return _named(path, -1, "")
+        if not S_ISREG(facts.st_mode):  # reading a pipe could wait for ever
+            return _named(path, -1, _IRREGULAR)
+        return _named(path, facts.st_size, str(facts.st_mtime_ns))
 
     def read(self, path: str, num_bytes: int | None = None) -> bytes:
         """Returns a photograph, or its first `num_bytes` bytes.
@@ -145,11 +168,13 @@ class Bucket:
             if not found and not self._files.exists(self._root):
                 address = self._files.unstrip_protocol(self._root)
                 raise DataError("nothing has this address", value=address, remedy="correct the address")
-        for name, facts in sorted(found.items()):
-            path = name.removeprefix(self._root).lstrip("/")
-            hidden = any(part.startswith(".") for part in PurePosixPath(path).parts)
-            if has_photograph_name(path) and not hidden and facts.get("type") not in _IRREGULAR_TYPES:
-                yield _remote(path, facts)
+        files = {
+            name.removeprefix(self._root).lstrip("/"): facts
+            for name, facts in found.items()
+            if facts.get("type") not in _IRREGULAR_TYPES
+        }
+        for path in sorted(not_skipped([*files]), key=os.path.split):
+            yield _remote(path, files[path])
 
     def look_up_all(self, paths: Sequence[str]) -> Iterator[Photograph]:
         """See `LocalFolder.look_up_all`; many at the same time, because each is a request."""
@@ -193,23 +218,63 @@ def open_store(address: str, results: str | None = None) -> Store:
     return LocalFolder(Path(address), None if results is None or is_bucket(results) else Path(results))
 
 
+def find_photographs(store: Store, left_out: Counter[str]) -> Iterator[Photograph]:
+    """Yields the photographs of a folder or bucket, each with the XMP file beside it.
+
+    A file whose name tells nothing is one if its first bytes say so. Many are looked at at once, because on a network
+    each takes a while.
+
+    Args:
+        store: The folder or bucket.
+        left_out: Counts the other files by the ends of their names.
+    """
+    with ThreadPoolExecutor(_LOOK_UPS) as pool:
+        for _, group in groupby(store.find(), lambda file: file.path.rpartition("/")[0]):
+            files = [*group]
+            sidecars = {file.path: file for file in files if file.path.lower().endswith(_SIDECAR)}
+            files = [file for file in files if file.path not in sidecars]
+            for first in range(0, len(files), _LOOK_UPS_PLANNED):
+                some = files[first : first + _LOOK_UPS_PLANNED]
+                for file, is_one in zip(some, pool.map(partial(_is_photograph, store), some), strict=True):
+                    if is_one:
+                        beside = (sidecars[name] for name in _sidecar_names(file.path) if name in sidecars)
+                        yield _with_sidecar(file, beside)
+                    else:
+                        left_out[PurePosixPath(file.path).suffix or "no ending"] += 1
+
+
 def has_photograph_name(name: str) -> bool:
     """Returns whether a file name ends as those of photographs do."""
-    return PurePosixPath(name).suffix.lower() in SUFFIXES
+    return PurePosixPath(name).suffix.lower() in _SUFFIXES
+
+
+def _is_photograph(store: Store, file: Photograph) -> bool:
+    if has_photograph_name(file.path):
+        return True
+    if file.num_bytes <= 0 or file.path.lower().endswith(_COPIES):
+        return False
+    try:
+        sniff_format(store.read(file.path, _FIRST_BYTES))
+    except (UnsupportedFormat, DataError, OSError):
+        return False
+    return True
+
+
+def _sidecar_names(path: str) -> Iterator[str]:
+    for name in (path, path.removesuffix(PurePosixPath(path).suffix)):
+        yield from (name + _SIDECAR, name + _SIDECAR.upper())
+
+
+def _with_sidecar(file: Photograph, sidecars: Iterable[Photograph]) -> Photograph:
+    for sidecar in sidecars:
+        if file.num_bytes >= 0 and sidecar.num_bytes >= 0:
+            version = f"{file.version} {sidecar.version}"
+            return msgspec.structs.replace(file, version=version, sidecar=sidecar.path)
+    return file
 
 
 def _refuse(error: OSError) -> None:
     raise DataError("a folder cannot be read", value=error, remedy="make it readable, or move it away") from error
-
-
-def _photograph(path: str, file: str) -> Photograph:
-    try:
-        facts = Path(file).stat()
-    except OSError:  # a link to nowhere, or removed meanwhile: its row will say so
-        return _named(path, -1, "")
-    if not S_ISREG(facts.st_mode):  # reading a pipe could wait for ever
-        return _named(path, -1, _IRREGULAR)
-    return _named(path, facts.st_size, str(facts.st_mtime_ns))
 
 
 def _remote(path: str, facts: Mapping[str, Any]) -> Photograph:

@@ -14,7 +14,7 @@ import msgspec
 from models.atomic_file import as_json
 from models.bundle import load_bundle
 from models.cores import cores
-from models.errors import InputError, without_password
+from models.errors import InputError, one_line, some_of, without_password
 from models.program import duration_in_words
 from models.ranking import NAMES_ARE_GUESSES
 from serving.decoding.pool import DecoderPool
@@ -23,7 +23,7 @@ from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
 from serving.folder.darwin_core import DARWIN_CORE_FILE, write_darwin_core
 from serving.folder.output import open_output
-from serving.folder.photographs import open_store
+from serving.folder.photographs import find_photographs, open_store
 from serving.folder.plants import group_photographs, read_list
 from serving.folder.results import (
     CSV_TABLE,
@@ -46,6 +46,7 @@ PART_ROWS: Final = 1000
 """Rows per part; a run that is killed loses the part in progress."""
 _LINE_S: Final = 60.0
 _BAR_S: Final = 0.5
+_MOST_ENDINGS: Final = 10
 _FIRST_JUDGED: Final = 100  # rows before the share of failures counts
 
 
@@ -139,7 +140,11 @@ class _FolderRun:
         self._output = open_output(command.out)
         self._store = open_store(command.photographs, command.out)
         record = read_record(self._output, new)
-        photographs = self._store.find() if command.list is None else read_list(command.list, self._store)
+        self._left_out = Counter[str]()
+        if command.list is None:
+            photographs = find_photographs(self._store, self._left_out)
+        else:
+            photographs = read_list(command.list, self._store)
         plants = group_photographs(photographs, command.group_by)
         if command.truth is not None:
             require_truths(plants, command.truth)
@@ -219,6 +224,9 @@ class _FolderRun:
         self._output.remove_unfinished()
         failed = counts.get("failed", 0)
         _tell(f"{sum(counts.values()):,} rows, {failed:,} failed: {command.out}/{CSV_TABLE}")
+        if self._left_out:
+            endings = [f"{ending} {count:,}" for ending, count in self._left_out.most_common()]
+            _tell(f"left out, as no photographs by their first bytes: {one_line(some_of(endings, _MOST_ENDINGS))}")
         if not command.proves_names():
             _tell(NAMES_ARE_GUESSES)
         if command.truth is not None:

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from models.errors import BotanifyError, DataError, InputError
+from models.exif import MAX_XMP_BYTES, read_sidecar
 from models.place import first_place
 from models.session import NetworkOutput
 from serving.decoding.pool import DecodeLimits, DecoderPool
@@ -131,7 +132,12 @@ class Worker:
     async def _run(self, photograph: Photograph) -> tuple[NetworkOutput, Seen]:
         data = await asyncio.to_thread(self._read, photograph)
         decoded = await self._decoder.decode(data, self._loaded.spec)
-        facts = Seen(photograph, decoded.width, decoded.height, decoded.capture)
+        capture = decoded.capture
+        if photograph.sidecar:
+            with suppress(BotanifyError, OSError):  # it may be gone
+                sidecar = await asyncio.to_thread(self._store.read, photograph.sidecar, MAX_XMP_BYTES + 1)
+                capture = capture.completed(read_sidecar(sidecar))
+        facts = Seen(photograph, decoded.width, decoded.height, capture)
         return await self._loaded.scheduler.run([decoded.pixels]), facts
 
     def _read(self, photograph: Photograph) -> bytes:

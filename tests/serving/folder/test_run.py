@@ -22,6 +22,7 @@ from serving.folder import Outcome, run
 from serving.folder.command import IdentifyFolder
 from serving.folder.run import Progress
 from tests.docs.pages import DOCS, text_of
+from tests.models.test_exif import DATED, PLACED, packet
 from tests.serving.folder.photograph_folder import COLORS, NAMES, draw_photographs, parts, rows_of, write_list, written
 from tests.serving.test_place import PRIOR, RULE, SYDNEY, photograph
 from tests.serving.test_questions import PROMISE
@@ -116,6 +117,32 @@ def test_a_file_that_is_no_photograph_is_a_row_and_not_the_end(identify, photogr
     assert codes == ["unsupported_format", "bad_data", "unreadable_image"]
     assert rows["deep/d.jpg"]["status"] == "ok"
     assert written(out)["counts"] == {"ok": 2, "failed": 3}
+
+
+def test_what_was_left_out_is_told_in_one_line(identify, photographs, capsys):
+    for number in range(12):
+        (photographs / f"{number}.DNG").write_bytes(b"II*\0")
+    (photographs / "scan.tif").write_bytes(b"II*\0")
+    assert identify() == Outcome.COMPLETE
+    assert capsys.readouterr().err.count("\nleft out, as no photographs by their first bytes: .DNG 12, .tif 1\n") == 1
+
+
+def test_time_and_place_come_from_the_xmp_file_if_the_photograph_has_none(identify, photographs, out):
+    (photographs / "b.jpg").write_bytes(photograph((52.5, 13.4)))
+    for name in ("a.xmp", "b.jpg.xmp"):
+        (photographs / name).write_bytes(packet(PLACED, DATED))
+    identify()
+    rows = rows_of(out)
+    told = {name: (rows[name]["taken_at"], rows[name]["latitude"]) for name in ("a.jpg", "b.jpg", "c.jpg")}
+    assert told == {
+        "a.jpg": ("2026-07-04T12:30:01+02:00", pytest.approx(48.51)),
+        "b.jpg": ("2026-07-04T12:30:01+02:00", 52.5),
+        "c.jpg": (None, None),
+    }
+    (photographs / "a.xmp").write_bytes(packet('exif:GPSLatitude="48,36N" exif:GPSLongitude="2,15E"'))
+    identify()
+    row = rows_of(out)["a.jpg"]
+    assert (row["taken_at"], row["latitude"], row["longitude"]) == (None, pytest.approx(48.6), pytest.approx(2.25))
 
 
 def test_a_name_that_is_not_utf_8_is_a_row_and_not_the_end(identify, photographs, out):
