@@ -59,11 +59,11 @@ def test_photographs_are_found_by_their_bytes_if_their_names_tell_nothing(filled
     files = {name: encode(Image.new("RGB", (64, 64)), kind) for name, kind in photographs.items()}
     others = {"7.DNG": b"II*\0" + bytes(60), "8.DNG": b"II*\0", "9.MOV": bytes(4) + b"ftypqt  ", "a.jpg.json": b"{}"}
     copies = dict.fromkeys(("b.THM", "c.jpg_original", "d.jpg~"), files["1.jfif"])
-    store, read, left_out = filled(files | others | copies), [], Counter()
+    store, read, left_out = filled(files | others | copies | {"empty.bin": b""}), [], Counter()
     original = store.read
     monkeypatch.setattr(store, "read", lambda path, most: read.append((path, most)) or original(path, most))
     assert [each.path for each in find_photographs(store, left_out)] == [*photographs]
-    assert left_out == {".DNG": 2, ".MOV": 1, ".json": 1, ".THM": 1, ".jpg_original": 1, ".jpg~": 1}
+    assert left_out == {".DNG": 2, ".MOV": 1, ".json": 1, ".THM": 1, ".jpg_original": 1, ".jpg~": 1, ".bin": 1}
     assert sorted(read) == [(name, 256) for name in ["3", "4.txt", "5.jpg_large", "6.tif", *others]]
 
 
@@ -80,13 +80,14 @@ def test_a_file_that_cannot_be_read_and_has_no_name_of_a_photograph_is_left_out(
     [
         (["a/1.xmp"], "a/1.xmp"),
         (["a/1.XMP"], "a/1.XMP"),
+        (["a/1.m/2.jpg", "a/1.xmp"], "a/1.xmp"),
         (["a/1.xmp", "a/1.jpg.xmp"], "a/1.jpg.xmp"),
         (["a/2.xmp", "1.xmp", "a/1.jpg.json"], ""),
     ],
 )
 def test_the_xmp_file_beside_a_photograph_belongs_to_it(filled, beside, sidecar):
     store = filled(dict.fromkeys(["a/1.jpg", *beside], b"1"))
-    (found,) = find_photographs(store, Counter())
+    found = next(find_photographs(store, Counter()))
     (listed,) = store.look_up_all(["a/1.jpg"])
     assert found.sidecar == sidecar
     assert listed.sidecar == ("" if isinstance(store, Bucket) else sidecar)
