@@ -236,6 +236,7 @@ def _xmp_texts(packet: str | bytes) -> dict[str, str]:
         raise ValueError("a document type")
 
     parser = expat.ParserCreate(namespace_separator=" ")
+    parser.buffer_text = True  # otherwise each line is a call
     parser.StartElementHandler = start
     parser.EndElementHandler = lambda _: path.pop()
     parser.CharacterDataHandler = text

@@ -5,6 +5,7 @@ import zipfile
 import pytest
 
 from models.skipped import not_skipped, walk
+from training.dataset.archive import archives_of
 from training.dataset.sources.image_folder import read_image_folder
 from training.loading.negatives import list_negatives
 
@@ -67,6 +68,8 @@ def test_in_class_folders_and_in_an_archive_of_them(root):
     with zipfile.ZipFile(root / "plants.zip", "w") as archive:
         for path in SHOWN + SKIPPED:
             archive.write(root / path, f"plants/{path}")
+    (root / "._plants.zip").touch()
+    assert archives_of(root) == [root / "plants.zip"]
     for source in (root, root / "plants.zip"):
         contents = read_image_folder("plants", source)
         assert [record.path for record in contents.records] == sorted(SHOWN)
