@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from models.arrays import Doubles, Flags
 from models.calibration import CoverageKind, Cutoffs
-from models.explanation import explain, shared_ranks, what_place_decided, with_look_alikes
+from models.explanation import explain, what_place_decided, with_choice, with_look_alikes
 from models.harmful import HARMFUL_GENERA, LARGEST_LEFT_OUT, HarmfulGenus
 from models.place import Where
 from models.ranking import (
@@ -28,7 +28,7 @@ from models.ranking import (
     best_taxa,
     combine_pictures,
 )
-from models.scoring import AnswerModel, Scores, add_place, decide, picture_weights, probabilities
+from models.scoring import AnswerModel, Scores, add_place, decide, of_choice, picture_weights, probabilities
 from models.taxonomy import Taxonomy
 
 _TAXA_PER_PICTURE: Final = 3
@@ -150,14 +150,20 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     combined_O = combine_pictures(logits_BO, weight_B)
     taxa_T = probabilities(combined_O, model, allowed_T)
     plant_N = _weighted(plant_B, weight_B)
-    scores = Scores(*best_names(taxa_T[None], model.taxonomy), plant_N, _weighted(familiar_B, weight_B), None)
-    decisions = decide(scores, model, shared_ranks(allowed_T, model.taxonomy))
-    verdict = explain(scores, decisions, taxa_T, model, allowed_T)
+    names = best_names(taxa_T[None], model.taxonomy)
+    discarded = None
+    if allowed_T is not None:
+        all_T = probabilities(combined_O, model)
+        discarded = min(float(all_T[~allowed_T].sum()), 1.0)
+        names = of_choice(names, all_T, allowed_T, model.taxonomy)
+    scores = Scores(*names, plant_N, _weighted(familiar_B, weight_B), None)
+    verdict = explain(scores, decide(scores, model), taxa_T, model)
+    if discarded is not None:
+        verdict = with_choice(verdict, discarded)
     if place is not None and model.place is not None and question.where is not None and verdict.rank == "species":
         sentence = what_place_decided(place.vision_T, taxa_T, model.place, question.where, model.taxonomy)
         verdict = replace(verdict, reason=f"{verdict.reason} {sentence}".rstrip())
     verdict, look_alikes = with_look_alikes(verdict, taxa_T, model, allowed_T)
-    discarded = None if allowed_T is None else probabilities(combined_O, model)[~allowed_T].sum()
     is_known = verdict.rank != "not_a_plant" and not verdict.unknown_plant
     candidates = _candidates(alone_BT, weight_B > 0, taxa_T, model, question, is_known=is_known)
     scores_BT = np.vstack([taxa_T, alone_BT[weight_B > 0]])
@@ -177,7 +183,7 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         ],
         plant_score=None if plant_N is None else float(plant_N[0]),
         candidates=candidates,
-        discarded_mass=None if discarded is None else min(float(discarded), 1.0),
+        discarded_mass=discarded,
         place=place,
         look_alikes=look_alikes,
         harmful=_possible_harm(scores_BT, verdict, candidates, look_alikes, model.taxonomy),

@@ -2,7 +2,6 @@
 
 from typing import cast
 
-import numpy as np
 from msgspec.structs import replace
 
 from models.arrays import Doubles, Flags
@@ -11,22 +10,18 @@ from models.harmful import LARGEST_LEFT_OUT
 from models.place import PlaceModel, Where
 from models.ranking import (
     RANKS,
-    Rank,
     RankedTaxon,
     Verdict,
     VerdictRank,
     comparison,
     group_scores,
     harm_left_out,
-    name_of_taxon,
 )
-from models.scoring import AnswerModel, Decisions, Scores
+from models.scoring import LIKELIER_OUTSIDE, MOST_DISCARDED, AnswerModel, Decisions, Scores
 from models.taxonomy import Taxonomy
 
 
-def explain(
-    scores: Scores, decisions: Decisions, taxa_T: Doubles, model: AnswerModel, allowed_T: Flags | None
-) -> Verdict:
+def explain(scores: Scores, decisions: Decisions, taxa_T: Doubles, model: AnswerModel) -> Verdict:
     """Returns the verdict on the only plant of the arrays, with its reason and its promise."""
     taxonomy = model.taxonomy
     cutoffs = model.calibration.cutoffs or Cutoffs()
@@ -41,7 +36,6 @@ def explain(
         return Verdict(verdict_rank, None, best.score, reason, None, unknown_plant=True)
     _, genus, family = scores.position_NR[0]
     names = best.taxon.scientific_name, taxonomy.genera.names[genus], taxonomy.families.names[family]
-    shared = shared_ranks(allowed_T, taxonomy)
     reasons: list[str] = []
     for column, (rank, name) in enumerate(zip(RANKS, names, strict=True)):
         reached = float(scores.score_NR[0, column])
@@ -50,8 +44,6 @@ def explain(
             reasons.append(f"the most likely taxon, {name}, is a {best.taxon.rank} and not a species")
         elif reached <= 0:  # no allowed taxon may have a group with a name
             reasons.append(f"no {rank} is known")
-        elif rank in shared:
-            reasons.append(f"every allowed taxon is of the {rank} {name}")
         elif threshold == 1:
             is_mistaken = getattr(model.thresholds, rank) < 1
             why = f"{name} is too often mistaken for this model to name it"
@@ -63,7 +55,7 @@ def explain(
             named = rank if rank == "species" else f"{rank} {name}"
             reasons.append(f"{named} {comparison(reached, threshold)}")
         if rank == verdict_rank:
-            promise = None if allowed_T is not None else model.promise(rank, best.taxon)
+            promise = model.promise(rank, best.taxon)
             return Verdict(rank, name, reached, f"{'; '.join(reasons)}.", promise, unknown_plant=False)
     return Verdict(verdict_rank, None, best.score, f"{'; '.join(reasons)}.", None, unknown_plant=False)
 
@@ -78,11 +70,16 @@ def _warnings(scores: Scores, column: int, taxa_T: Doubles, taxonomy: Taxonomy) 
     ]
 
 
-def shared_ranks(allowed_T: Flags | None, taxonomy: Taxonomy) -> frozenset[Rank]:
-    """Returns the ranks at which all taxa that the client allowed have the same name; none if it allowed all."""
-    if allowed_T is None:
-        return frozenset()
-    return frozenset(rank for rank, name_T in name_of_taxon(taxonomy).items() if len(np.unique(name_T[allowed_T])) == 1)
+def with_choice(verdict: Verdict, discarded: float) -> Verdict:
+    """Returns the verdict on a choice of taxa, of which nothing is promised, with what the choice left out.
+
+    `discarded` is the probability of the taxa that are not allowed.
+    """
+    reason = verdict.reason
+    if discarded >= LIKELIER_OUTSIDE and verdict.rank != "not_a_plant" and not verdict.unknown_plant:
+        outside = f"{discarded:.2f} of the probability is on plants that the request does not allow."
+        reason = outside if discarded > MOST_DISCARDED else f"{reason} {outside}"
+    return replace(verdict, reason=reason, promise=None)
 
 
 def what_place_decided(vision_T: Doubles, taxa_T: Doubles, place: PlaceModel, where: Where, taxonomy: Taxonomy) -> str:

@@ -6,8 +6,8 @@
 Letters in names: B pictures of one plant, N pictures or plants, F features, O outputs, T taxa, R ranks as in `RANKS`.
 """
 
-from collections.abc import Collection
 from functools import cached_property
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from models.calibration import Calibration, CoverageKind, Cutoffs, candidate_set
 from models.place import PlaceModel, PlaceRule
 from models.ranking import (
     RANKS,
+    BestNames,
     Floats,
     MistakenTaxa,
     Promise,
@@ -27,10 +28,19 @@ from models.ranking import (
     Thresholds,
     VerdictRank,
     best_names,
+    name_of_taxon,
     output_probabilities,
     taxon_probabilities,
 )
 from models.taxonomy import Taxon, Taxonomy
+
+OUTSIDE_WEIGHT: Final = 0.2
+"""What a taxon that the client did not allow counts in the verdict: a choice may lack the plant. At 0 it would be named
+for another one. At 1 a choice would help no plant."""
+MOST_DISCARDED: Final = 1 / (1 + OUTSIDE_WEIGHT)
+"""Probability of the taxa that are not allowed above which even so they are likelier than all that are allowed."""
+LIKELIER_OUTSIDE: Final = 0.5
+"""Probability of the taxa that are not allowed from which a person is told that the plant may be one of them."""
 
 
 class AnswerModel(msgspec.Struct, frozen=True, dict=True):
@@ -167,19 +177,40 @@ def score(logits_NO: Floats, features_NF: Floats, model: AnswerModel) -> tuple[D
     return taxa_NT, Scores(*names, *model.calibration.scores(features_NF, names.score_NR[:, 0]))
 
 
-def decide(scores: Scores, model: AnswerModel, shared: Collection[Rank] = ()) -> Decisions:
+def of_choice(names: BestNames, taxa_T: Doubles, allowed_T: Flags, taxonomy: Taxonomy) -> BestNames:
+    """Returns the best names of a client's choice with the scores that decide the verdict on one plant.
+
+    The taxa that are not allowed count `OUTSIDE_WEIGHT`. A name that all allowed taxa share was the client's, so it has
+    the score without the choice, and no other is lower than that. Above `MOST_DISCARDED` no name may be given.
+
+    Args:
+        names: The best names by the allowed taxa alone.
+        taxa_T: Probabilities of all taxa, those that are not allowed too.
+        allowed_T: Whether each taxon can be the answer.
+        taxonomy: The taxa of the model.
+    """
+    weighted_T = np.where(allowed_T, taxa_T, OUTSIDE_WEIGHT * taxa_T)
+    weighted_T /= weighted_T.sum()
+    score_R = []
+    for name_T, name in zip(name_of_taxon(taxonomy).values(), names.position_NR[0], strict=True):
+        has_name_T = name_T == name
+        is_shared = has_name_T[allowed_T].all()
+        score_R.append(max(each_T[has_name_T].sum() for each_T in (taxa_T, taxa_T if is_shared else weighted_T)))
+    is_inside = taxa_T[~allowed_T].sum() <= MOST_DISCARDED
+    return BestNames(
+        names.position_NR,
+        np.where(names.score_NR > 0, np.minimum(score_R, 1.0), names.score_NR),
+        names.may_name_NR & is_inside,
+    )
+
+
+def decide(scores: Scores, model: AnswerModel) -> Decisions:
     """Names the most precise rank whose score reaches its threshold, for each picture or plant.
 
     This is hierarchical selective classification (Goren et al. 2024, arXiv 2405.11533): a species that is too uncertain
     is answered with its genus, then with its family, then not at all. A taxon of rank genus is never named as a
     species, whatever its score. A name that leaves out a harmful genus is not given while that genus is likely
     (`models/harmful.py`); a less precise one that includes it may be. A threshold of 1 names nothing.
-
-    Args:
-        scores: What the verdicts rest on.
-        model: Gives thresholds and cutoffs.
-        shared: Ranks at which all taxa that the client allowed have the same name. That name has the score 1 whatever
-            the pictures show, so it is not a verdict.
     """
     cutoffs = model.calibration.cutoffs or Cutoffs()
     rank_N = np.full(len(scores.named_N), "uncertain", dtype="<U12")
@@ -192,12 +223,11 @@ def decide(scores: Scores, model: AnswerModel, shared: Collection[Rank] = ()) ->
         unknown_N = open_N & (scores.familiar_N < cutoffs.familiar)
         open_N = open_N & ~unknown_N
     for column, rank in enumerate(RANKS):
-        if rank not in shared:
-            threshold_N = model.threshold(rank, scores.named_N)
-            reaches_N = (scores.score_NR[:, column] >= threshold_N) & (threshold_N < 1)
-            named_N = open_N & reaches_N & scores.may_name_NR[:, column]
-            rank_N[named_N] = rank
-            open_N = open_N & ~named_N
+        threshold_N = model.threshold(rank, scores.named_N)
+        reaches_N = (scores.score_NR[:, column] >= threshold_N) & (threshold_N < 1)
+        named_N = open_N & reaches_N & scores.may_name_NR[:, column]
+        rank_N[named_N] = rank
+        open_N = open_N & ~named_N
     return Decisions(rank_N, unknown_N)
 
 

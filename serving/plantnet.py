@@ -20,6 +20,7 @@ from litestar.types import ControllerRouterHandler
 from typing_extensions import Doc
 
 from models.ranking import RankedTaxon
+from models.scoring import LIKELIER_OUTSIDE
 from models.taxonomy import Taxon
 from serving.access.control import Client
 from serving.bodies import FormNames
@@ -102,7 +103,7 @@ class Result(msgspec.Struct, frozen=True):
     """A species and its probability."""
 
     score: float
-    """Probability in [0, 1]."""
+    """Probability in [0, 1], among all taxa of the model: low where the project lacks the plant."""
     species: Species
     gbif: Id | None
     powo: Id | None
@@ -226,8 +227,12 @@ async def plantnet_identify(request: AnyRequest, deps: Deps, project: ProjectNam
         raise BadParameter("there is an organ without a picture", value=value, limit=limit, remedy=_SEND_PAIRS)
     language = _language(request)
     loaded = answered.loaded
+    discarded = answered.plant.discarded_mass or 0.0
+    doubt = "The plant may be none of this project" if discarded >= LIKELIER_OUTSIDE else ""
+    if verdict.rank in {"uncertain", "not_a_plant"}:
+        doubt = "No name is certain enough"
     results = [
-        _result(each, language, _images(request, loaded, each.taxon) if with_images else [])
+        _result(each, 1 - discarded, language, _images(request, loaded, each.taxon) if with_images else [])
         for each in answered.plant.taxa
         if each.score > 0
     ]
@@ -246,9 +251,7 @@ async def plantnet_identify(request: AnyRequest, deps: Deps, project: ProjectNam
         results=results,
         remaining_identification_requests=_remaining(request.scope["state"]["quota"]),
         version=f"{record.created[:10]} ({record.version})",
-        warnings=[f"No name is certain enough: {verdict.reason}"]
-        if verdict.rank in {"uncertain", "not_a_plant"}
-        else [],
+        warnings=[f"{doubt}: {verdict.reason}"] if doubt else [],
     )
     return Response(answer)
 
@@ -332,10 +335,10 @@ def _is_on(request: AnyRequest, name: str) -> bool:
     return request.query_params.get(name, "").lower() in {"true", "1"}
 
 
-def _result(found: RankedTaxon, language: str, images: list[RelatedImage]) -> Result:
+def _result(found: RankedTaxon, kept_mass: float, language: str, images: list[RelatedImage]) -> Result:
     taxon = found.taxon
     return Result(
-        score=found.score,
+        score=found.score * kept_mass,
         species=Species(
             **msgspec.structs.asdict(_name(taxon.scientific_name, taxon.author)),
             genus=_name(taxon.genus),

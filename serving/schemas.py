@@ -165,7 +165,7 @@ class Identification(msgspec.Struct, frozen=True):
     candidates: CandidatesView | None
     """The candidate set; null without the parameter `coverage`, or if the model has no table for it."""
     discarded_mass: float | None
-    """Probability of the taxa outside of the parameter `taxa`; null without it."""
+    """Probability of the taxa outside of the parameter `taxa`, which count a fifth in the verdict; null without it."""
     images: list[ImageView]
     warnings: list[str]
     """A sentence for each part of the request that was ignored."""

@@ -157,8 +157,12 @@ def _shown(option: Any) -> str:
 
 
 def keyed(plants: Iterable[Plant], run: RunRecord) -> dict[str, Plant]:
-    """Returns the plants, in their order, by the keys of their rows."""
-    asked = msgspec.json.encode((run.bundle, run.options))
+    """Returns the plants, in their order, by the keys of their rows.
+
+    Rows of a choice of taxa have other keys than before `discarded_mass` entered their verdicts, so a former run
+    answers them again.
+    """
+    asked = msgspec.json.encode((run.bundle, run.options)) + b"discarded_mass" * bool(run.options.get("taxa"))
     return {_hash(asked + msgspec.json.encode(plant)): plant for plant in plants}
 
 

@@ -21,10 +21,10 @@ _ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), list: p
 _COLUMNS: Final[Mapping[str, type]] = {
     "path": str, "group": str, "num_photographs": int, "num_failed": int, "status": str, "error_code": str,
     "error": str, "verdict_rank": str, "verdict_name": str, "taxon_id": str, "verdict_score": float, "genus": str,
-    "family": str, "reason": str, "plant_score": float, "candidates": list, "num_candidates": int,
-    "candidates_guarantee": str, "width": int, "height": int, "taken_at": str, "latitude": float, "longitude": float,
-    "geodetic_datum": str, "coordinate_uncertainty_m": int,
-    "bundle_name": str, "bundle_version": str, "label_hash": str,
+    "family": str, "reason": str, "plant_score": float, "discarded_mass": float, "candidates": list,
+    "num_candidates": int, "candidates_guarantee": str, "width": int, "height": int, "taken_at": str, "latitude": float,
+    "longitude": float, "geodetic_datum": str, "coordinate_uncertainty_m": int, "bundle_name": str,
+    "bundle_version": str, "label_hash": str,
 }  # fmt: skip
 
 
@@ -83,6 +83,7 @@ def answered(
         **_groups(verdict, best.taxon),
         "reason": verdict.reason,
         "plant_score": answer.plant_score,
+        "discarded_mass": answer.discarded_mass,
         "width": seen[0].width,
         "height": seen[0].height,
         "taken_at": capture.taken_at and capture.taken_at.isoformat(),

@@ -10,7 +10,7 @@ from models.answer import Question, answer_plant
 from models.calibration import Calibration, Cutoffs, FamiliarityTable, FeatureTable, LogisticHead
 from models.ranking import Promise, Promises, Thresholds
 from models.scoring import AnswerModel, picture_weights
-from tests.models.tiny import conformal_table, species, taxonomy_of
+from tests.models.tiny import common_only, conformal_table, species, taxonomy_of
 
 TAXONOMY = taxonomy_of(*(species(f"Genus{number // 2} s{number}", f"Family{number // 4}") for number in range(8)))
 NUM_TAXA, NUM_FEATURES = 8, 5
@@ -108,6 +108,8 @@ def test_pictures_that_show_no_plant_are_not_named():
     assert (answer.verdict.rank, answer.verdict.name) == ("not_a_plant", None)
     assert answer.plant_score < 0.5
     assert len(answer.taxa) == 5, "the list is still there"
+    chosen = answer_about(some_pictures(1, 2, [False, False]), allowed_T=np.arange(NUM_TAXA) == 7)
+    assert (chosen.discarded_mass > 0.9, chosen.verdict.reason) == (True, answer.verdict.reason)
 
 
 @settings(max_examples=200)
@@ -125,9 +127,10 @@ def test_pictures_whose_plant_score_is_the_cutoff_are_named(bias, num_pictures):
 def test_a_plant_unlike_those_that_are_known_is_uncertain():
     logits, features = some_pictures(1, 1)
     changed = replace(some_tables(), conformal=None, cutoffs=Cutoffs(plant=0.5, familiar=1.01))
-    verdict = answer_about((logits * 9, features), some_model(calibration=changed)).verdict
-    assert (verdict.rank, verdict.name) == ("uncertain", None)
-    assert "unlike the plants" in verdict.reason
+    for allowed_T in (None, np.arange(NUM_TAXA) == 7):
+        verdict = answer_about((logits * 9, features), some_model(calibration=changed), allowed_T=allowed_T).verdict
+        assert (verdict.rank, verdict.name) == ("uncertain", None)
+        assert verdict.reason.startswith("unlike the plants")
 
 
 @pytest.mark.parametrize("num_pictures", [1, 2])
@@ -162,21 +165,77 @@ def test_allowed_taxa_share_the_whole_probability(seed, allowed_T):
     assert (answer.candidates.guarantee, answer.verdict.promise) == (None, None)
 
 
-@settings(max_examples=100)
-@given(seed=st.integers(0, 2**32 - 1), allowed_T=SOME_TAXA, threshold=st.floats(0, 1))
-def test_no_verdict_names_what_all_allowed_taxa_share(seed, allowed_T, threshold):
-    model = some_model(thresholds=Thresholds(threshold, threshold, threshold))
-    verdict = answer_about(some_pictures(seed, 1), model, allowed_T=allowed_T).verdict
-    allowed = [taxon for taxon, kept in zip(TAXONOMY.taxa, allowed_T, strict=True) if kept]
-    names = {
-        "species": {taxon.scientific_name for taxon in allowed},
-        "genus": {taxon.genus for taxon in allowed},
-        "family": {taxon.family for taxon in allowed},
-    }
-    assert verdict.name is None or len(names[verdict.rank]) > 1
-    for rank, found in names.items():
-        shared = len(found) == 1 and verdict.rank not in tuple(names)[: tuple(names).index(rank)]
-        assert (f"every allowed taxon is of the {rank} {min(found)}" in verdict.reason) == shared
+@given(seed=st.integers(0, 2**32 - 1), allowed_T=SOME_TAXA, threshold=st.floats(0.5, 1))
+def test_a_choice_that_has_the_species_never_costs_its_name(seed, allowed_T, threshold):
+    model = some_model(thresholds=Thresholds(threshold, 1, 1))
+    free, chosen = (answer_about(some_pictures(seed, 2), model, allowed_T=each) for each in (None, allowed_T))
+    if free.verdict.name in {each.taxon.scientific_name for each in chosen.taxa if each.score > 0}:
+        assert chosen.verdict.name == free.verdict.name
+
+
+def about_wood(*probabilities, allowed):
+    """The verdict on one picture; oaks are Fagaceae as the beech is."""
+    wood = taxonomy_of(
+        species("Quercus robur", "Fagaceae"),
+        species("Quercus petraea", "Fagaceae"),
+        species("Fagus sylvatica", "Fagaceae"),
+        species("Acer campestre", "Sapindaceae"),
+    )
+    model = AnswerModel(wood, 1.0, Thresholds(0.8, 0.9, 0.95))
+    pictures = np.log([probabilities]), np.ones((1, NUM_FEATURES))
+    verdict = answer_about(pictures, model, allowed_T=np.isin(np.arange(4), allowed)).verdict
+    return verdict.rank, verdict.name, round(verdict.score, 3), verdict.reason
+
+
+OUTSIDE = "0.{} of the probability is on plants that the request does not allow."
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "allowed", "verdict"),
+    [
+        ((0.92, 0.05, 0.02, 0.01), (1, 2), ("uncertain", None, 0.195, OUTSIDE.format(93))),
+        ((0.92, 0.05, 0.02, 0.01), (1, 3), ("uncertain", None, 0.202, OUTSIDE.format(94))),
+        ((0.35, 0.60, 0.03, 0.02), (1, 3), ("species", "Quercus petraea", 0.862, "species 0.86 reaches 0.80.")),
+        ((0.92, 0.05, 0.02, 0.01), (0,), ("species", "Quercus robur", 0.92, "species 0.92 reaches 0.80.")),
+        (
+            (0.75, 0.20, 0.04, 0.01),
+            (0,),
+            ("genus", "Quercus", 0.95, "species 0.75 is below 0.80; genus Quercus 0.95 reaches 0.90."),
+        ),
+        (
+            (0.60, 0.36, 0.03, 0.01),
+            (1, 2),
+            (
+                "genus",
+                "Quercus",
+                0.96,
+                f"species 0.70 is below 0.80; genus Quercus 0.96 reaches 0.90. {OUTSIDE.format(61)}",
+            ),
+        ),
+        (
+            (0.20, 0.10, 0.40, 0.30),
+            (0, 1),
+            (
+                "uncertain",
+                None,
+                0.455,
+                "species 0.45 is below 0.80; genus Quercus 0.30 is below 0.90; "
+                f"family Fagaceae 0.70 is below 0.95. {OUTSIDE.format(70)}",
+            ),
+        ),
+    ],
+    ids=["none of its genus", "none at all", "two", "the plant", "one of the genus", "its genus", "a wrong genus"],
+)
+def test_a_plant_outside_of_the_choice_counts_a_fifth(probabilities, allowed, verdict):
+    assert about_wood(*probabilities, allowed=allowed) == verdict
+
+
+def test_a_genus_that_no_allowed_taxon_has_is_not_named():
+    field = taxonomy_of(common_only("Maize"), common_only("Wheat"), species("Quercus robur"), species("Quercus suber"))
+    pictures = np.log([[0.3, 0.1, 0.3, 0.3]]), np.ones((1, NUM_FEATURES))
+    model = AnswerModel(field, 1.0, Thresholds(0.8))
+    verdict = answer_about(pictures, model, allowed_T=np.arange(4) < 2).verdict
+    assert verdict.reason.startswith("species 0.58 is below 0.80; no genus is known; no family is known. 0.60 of")
 
 
 def test_taxa_whose_probability_is_lost_to_rounding_can_still_be_asked_for():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.calibration import Calibration, Cutoffs
-from models.explanation import explain, shared_ranks
+from models.explanation import explain
 from models.ranking import (
     MistakenTaxa,
     Promise,
@@ -164,18 +164,14 @@ def test_lists_are_the_beginning_of_the_whole_ranking():
         assert rank(scores, taxonomy, 1).families == whole.families[:1]
 
 
-def verdict_of(
-    taxonomy, *probabilities, promises=None, mistaken=None, allowed=None, plant=None, familiar=None, **thresholds
-):
+def verdict_of(taxonomy, *probabilities, promises=None, mistaken=None, plant=None, familiar=None, **thresholds):
     """The verdict for probabilities of the taxa; the cutoffs are 0.31 and 0.05."""
     tables = Calibration(cutoffs=Cutoffs(0.31, 0.05))
     model = AnswerModel(taxonomy, 1.0, Thresholds(**thresholds), promises or Promises(), tables, mistaken=mistaken)
     taxa_T = np.array(probabilities)
-    allowed_T = None if allowed is None else np.isin(np.arange(len(taxa_T)), allowed)
     plant_N, familiar_N = (None if each is None else np.array([each]) for each in (plant, familiar))
     scores = Scores(*best_names(taxa_T[None], taxonomy), plant_N, familiar_N, None)
-    decisions = decide(scores, model, shared_ranks(allowed_T, taxonomy))
-    return explain(scores, decisions, taxa_T, model, allowed_T)
+    return explain(scores, decide(scores, model), taxa_T, model)
 
 
 @pytest.mark.parametrize(
@@ -250,8 +246,8 @@ def test_a_class_known_by_its_common_name_alone_is_named_like_a_species():
     assert (verdict.rank, verdict.name) == ("species", "Common wheat")
 
 
-def test_no_genus_is_named_where_no_allowed_taxon_has_one():
-    verdict = verdict_of(FIELD, 0.45, 0.55, 0.0, 0.0, species=0.6, genus=0.0, allowed=(0, 1))
+def test_no_genus_is_named_where_no_likely_taxon_has_one():
+    verdict = verdict_of(FIELD, 0.45, 0.55, 0.0, 0.0, species=0.6, genus=0.0)
     assert verdict.reason == "species 0.55 is below 0.60; no genus is known; no family is known."
     assert verdict_of(taxonomy_of(common_only("Maize")), 0.4).rank == "uncertain"
 
@@ -331,17 +327,6 @@ def test_rejections_say_what_is_below_what():
     assert (stranger.rank, stranger.name) == ("uncertain", None)
     assert (shoe.unknown_plant, stranger.unknown_plant) == (False, True)
     assert "familiarity 0.01 is below 0.05" in stranger.reason
-
-
-def test_a_name_that_all_allowed_taxa_share_is_no_verdict():
-    verdict = verdict_of(WOOD, 0.4, 0.6, 0, 0, species=0.7, allowed=(0, 1))
-    assert (verdict.rank, verdict.name, verdict.score) == ("uncertain", None, 0.6)
-    assert verdict.reason == (
-        "species 0.60 is below 0.70; every allowed taxon is of the genus Quercus; "
-        "every allowed taxon is of the family Fagaceae."
-    )
-    assert verdict_of(WOOD, 0.2, 0.8, 0, 0, species=0.7, allowed=(0, 1)).name == "Quercus petraea"
-    assert verdict_of(WOOD, 0.4, 0.4, 0.2, 0, species=0.7, allowed=(0, 1, 2)).name == "Quercus"
 
 
 def test_a_family_without_any_probability_is_not_named():

@@ -11,7 +11,7 @@ from serving.app import create_app
 from serving.plantnet import UNLIMITED
 from serving.settings import Settings
 from tests.serving.conftest import ready_service
-from tests.serving.tiny import RED, TAXA, WHITE, InProcessDecoder, assert_problem, identify, jpeg, scores, tables
+from tests.serving.tiny import GREEN, RED, TAXA, WHITE, InProcessDecoder, assert_problem, identify, jpeg, scores, tables
 
 RED_ROSE, SHOE = jpeg(RED), jpeg(WHITE)
 
@@ -21,6 +21,7 @@ def client(sealed, tmp_path_factory):
     lists = tmp_path_factory.mktemp("lists")
     (lists / "weurope.txt").write_text("Rosa\n")
     (lists / "moon.txt").write_text("Luna lunae\n")
+    (lists / "meadow.txt").write_text("Rosa canina\nBellis perennis\n")
     with ready_service(bundle=sealed(calibration=tables()), taxa_lists=lists, plantnet_api=True) as client:
         yield client
 
@@ -116,10 +117,25 @@ def test_an_answer_without_a_certain_name_has_a_warning_or_is_not_found_as_the_p
     assert ask(client, RED_ROSE, reject_uncertain="true").json()["warnings"] == []
 
 
+@pytest.mark.parametrize(
+    ("color", "project", "score", "warnings"),
+    [
+        (GREEN, "weurope", 0.007, ["No name is certain enough: 0.99"]),
+        ((90, 90, 90), "meadow", 0.309, ["The plant may be none of this project: species 0.57 reaches 0.50. 0.58"]),
+        (GREEN, "meadow", 0.963, []),
+    ],
+)
+def test_a_project_that_lacks_the_plant_has_a_warning_and_low_scores(client, color, project, score, warnings):
+    found = ask(client, jpeg(color), project=project).json()
+    assert found["results"][0]["score"] == pytest.approx(score, abs=0.0005)
+    outside = " of the probability is on plants that the request does not allow."
+    assert found["warnings"] == [f"{each}{outside}" for each in warnings]
+
+
 def test_a_project_is_a_list_of_taxa(client):
     found = ask(client, SHOE, project="weurope", no_reject="true").json()
     assert {each["species"]["genus"]["scientificName"] for each in found["results"]} == {"Rosa"}
-    everything, moon, europe = client.get("/v2/projects").json()
+    everything, meadow, moon, europe = client.get("/v2/projects").json()
     assert (everything["id"], everything["speciesCount"]) == ("all", len(TAXA))
     assert (europe["id"], europe["speciesCount"]) == ("weurope", 2)
     assert (moon["id"], moon["speciesCount"]) == ("moon", 0)

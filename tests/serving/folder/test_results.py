@@ -1,9 +1,11 @@
 """The files of the results: the record, on which machines agree, and rows that survive their files."""
 
 import csv
+import hashlib
 import string
 import uuid
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -89,6 +91,15 @@ def test_a_key_is_of_what_is_asked_and_of_the_size_and_time_of_each_photograph()
         keys |= keyed([plant], other).keys()
     assert len(keys) == 7
     assert keyed([plant], new_record(BUNDLE, {"k": 5})) == keyed([plant], run)
+
+
+@pytest.mark.parametrize("taxa", [[], ["Rosa"]])
+def test_rows_of_a_choice_from_before_its_discarded_mass_counted_are_answered_again(taxa):
+    plant = Plant("", (Photograph("a.jpg", 1, "1"),))
+    options = {"k": 5, "taxa": taxa}
+    former = msgspec.json.encode((BUNDLE, options)) + msgspec.json.encode(plant)
+    former_key = hashlib.sha256(former).hexdigest()[:32]
+    assert ([*keyed([plant], new_record(BUNDLE, options))] == [former_key]) == (not taxa)
 
 
 def cell(value):

@@ -240,8 +240,12 @@ def test_candidates_taxa_and_least_score(identify, sealed, photographs, out, tmp
     assert (rows["a.jpg"]["num_candidates"], rows["a.jpg"]["candidates_guarantee"]) == (len(candidates), None)
     assert rows["a.jpg"]["verdict_name"] is None
     assert rows["a.jpg"]["name_1"].startswith("Rosa")
+    assert rows["a.jpg"]["discarded_mass"] == pytest.approx(0.039, abs=0.001)
+    assert (rows["b.jpg"]["name_1"], rows["b.jpg"]["verdict_rank"]) == ("Rosa rugosa", "uncertain")
+    assert rows["b.jpg"]["discarded_mass"] == pytest.approx(0.989, abs=0.001)
     identify(out=tmp_path / "all", bundle=bundle, coverage=0.9)
-    assert rows_of(tmp_path / "all")["a.jpg"]["candidates_guarantee"] == "marginal"
+    row = rows_of(tmp_path / "all")["a.jpg"]
+    assert (row["candidates_guarantee"], row["discarded_mass"]) == ("marginal", None)
 
 
 def test_a_verdict_with_exactly_the_least_score_is_kept(identify, out, tmp_path):

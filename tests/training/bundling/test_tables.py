@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from models.answer import Question
+from models.answer import Question, answer_plant
 from models.ranking import Promises, output_probabilities, taxon_probabilities
 from tests.models.tiny import taxonomy_of
 from tests.training.bundling.drawn_outputs import (
@@ -150,6 +150,28 @@ def test_plants_of_taxa_that_were_never_known_are_named_about_as_rarely_as_the_f
     assert low - 0.05 <= named <= high + 0.05
     assert named < 0.2
     assert figures["left_out_auroc"].value > 0.8
+
+
+def test_a_choice_without_the_plant_names_no_more_species_than_strangers_get(fitted):
+    plants = draw_plants(10, seed=21)
+    unknown = np.random.default_rng(99).normal(size=(40, NUM_FEATURES)).repeat(5, axis=0)
+    strangers = draw_outputs(unknown + np.random.default_rng(14).normal(0, NOISE, unknown.shape))
+    assert sum(each.verdict.rank == "species" for each in answers(fitted, strangers)) == 26
+    random = np.random.default_rng(0)
+
+    def num_named(num_others, own):
+        """Species that are named for the 200 plants, and how many of these are right."""
+        named = []
+        for logits, features, label in zip(*plants.outputs, plants.labels, strict=True):
+            others = random.choice(np.delete(np.arange(20), label), num_others, replace=False)
+            question = Question(allowed_T=np.isin(np.arange(20), [*others, *[label] * own]))
+            verdict = answer_plant(logits[None], features[None], fitted.model, question).verdict
+            named += [verdict.name == TAXONOMY.taxa[label].scientific_name] * (verdict.rank == "species")
+        return len(named), sum(named)
+
+    assert [num_named(num_others, own=False)[0] for num_others in (1, 2, 19)] == [0, 2, 10]
+    assert num_named(19, own=True) == (106, 101)
+    assert num_named(2, own=True) == (130, 128)
 
 
 def test_with_one_taxon_nothing_can_be_left_out():
