@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.answer import Question, answer_plant
-from models.calibration import Calibration, Cutoffs, FamiliarityTable, FeatureTable, LogisticHead
-from models.ranking import Promise, Promises, Thresholds
+from models.calibration import (
+    Calibration,
+    Cutoffs,
+    FamiliarityTable,
+    FeatureTable,
+    LogisticHead,
+    conformal_table_of,
+)
+from models.ranking import MistakenTaxa, Promise, Promises, Thresholds
 from models.scoring import AnswerModel, picture_weights
 from tests.models.tiny import common_only, conformal_table, species, taxonomy_of
 
@@ -325,6 +332,27 @@ def test_a_picture_that_was_left_out_does_not_change_the_candidate_set(seed):
     assert [each.taxon for each in both.candidates.taxa] == [each.taxon for each in alone.candidates.taxa]
 
 
+@pytest.mark.parametrize(
+    ("conformities", "listed", "uncalibrated"),
+    [((1e-9, 100), [1, 2, 3], 1), ((100, 1e-9), [0], 1), ((1e-9,), [0, 1, 2, 3], 2)],
+)
+def test_a_taxon_that_is_often_mistaken_is_a_candidate_by_the_table_of_these(conformities, listed, uncalibrated):
+    labels = np.arange(2, 4).repeat(30), np.zeros(60, np.intp)
+    quarter_T = np.full(4, 0.25)
+    tables = [
+        conformal_table_of(np.full(60, each / 4), of, quarter_T) for each, of in zip(conformities, labels, strict=False)
+    ]
+    model = AnswerModel(
+        IVY,
+        1.0,
+        calibration=Calibration(**dict(zip(("conformal", "conformal_mistaken"), tables, strict=False))),
+        mistaken=MistakenTaxa((IVY.taxa[0].taxon_id,), 0.9) if len(tables) == 2 else None,
+    )
+    found = answer_about((np.log([quarter_T]), np.ones((1, NUM_FEATURES))), model, coverage=0.9).candidates
+    assert sorted(IVY.taxa.index(each.taxon) for each in found.taxa) == listed
+    assert found.num_uncalibrated_taxa == uncalibrated
+
+
 IVY = taxonomy_of(
     species("Parthenocissus quinquefolia", "Vitaceae"),
     species("Toxicodendron radicans", "Anacardiaceae"),
@@ -346,10 +374,10 @@ def test_a_harmless_plant_is_not_named_while_a_harmful_genus_is_likely():
     assert named(0.03, 0.95, 0.01, 0.01) == "Toxicodendron radicans"
 
 
-def harmful(*pictures, **changes):
+def harmful(*pictures, coverage=None, **changes):
     """Genus, taxon and score of each harmful genus in the answer about the pictures with these probabilities."""
     features = np.ones((len(pictures), NUM_FEATURES))
-    answer = answer_about((np.log(pictures), features), AnswerModel(IVY, 1.0, **changes))
+    answer = answer_about((np.log(pictures), features), AnswerModel(IVY, 1.0, **changes), coverage=coverage)
     return [(each.genus.name, each.taxon.taxon.scientific_name, round(each.score, 3)) for each in answer.harmful]
 
 
@@ -364,6 +392,13 @@ def test_an_answer_tells_a_harmful_genus_that_one_picture_shows_or_that_is_a_loo
     assert harmful(rare, (0.2, 0.05, 0.0001, 0.7499), rare) == [("Toxicodendron", "Toxicodendron radicans", 0.05)]
     assert harmful(rare, look_alikes={0: (2, 3)}) == [("Toxicodendron", "Toxicodendron radicans", 0.0)]
     assert harmful(rare, look_alikes={0: (3,)}) == []
+
+
+def test_an_answer_tells_a_harmful_genus_that_is_a_candidate():
+    table = conformal_table_of(np.full(60, 1e-9), np.zeros(60, np.intp), np.full(4, 0.25))
+    for coverage, found in ((0.9, [("Toxicodendron", "Toxicodendron radicans", 0.0)]), (None, [])):
+        rare = (0.9, 0.0001, 0.0001, 0.0998)
+        assert harmful(rare, coverage=coverage, calibration=Calibration(conformal=table)) == found
 
 
 def test_a_client_can_rule_a_harmful_genus_out():

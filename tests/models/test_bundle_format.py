@@ -69,6 +69,7 @@ def test_only_a_bundle_that_saw_strangers_or_has_limits_for_some_taxa_has_format
     record = bundle_record(networks={"fp32": replace(single, mistaken=limits)})
     found = seal_tiny(tmp_path / "limits", network_file, record=record)
     assert (found.record.format_version, found.answer_model("fp32").is_mistaken.tolist()) == (5, [True, False, False])
+    assert found.network("fp32").mistaken == limits
     head = Calibration(known_head=LogisticHead(np.ones(3, np.float32), 0.1, 0.2, 0.3))
     write_calibration(tmp_path / CALIBRATION_FILE, {"fp32": head})
     more = {CALIBRATION_FILE: tmp_path / CALIBRATION_FILE}

@@ -135,7 +135,7 @@ def test_a_project_that_lacks_the_plant_has_a_warning_and_low_scores(client, col
 def test_a_project_is_a_list_of_taxa(client):
     found = ask(client, SHOE, project="weurope", no_reject="true").json()
     assert {each["species"]["genus"]["scientificName"] for each in found["results"]} == {"Rosa"}
-    everything, meadow, moon, europe = client.get("/v2/projects").json()
+    everything, _, moon, europe = client.get("/v2/projects").json()
     assert (everything["id"], everything["speciesCount"]) == ("all", len(TAXA))
     assert (europe["id"], europe["speciesCount"]) == ("weurope", 2)
     assert (moon["id"], moon["speciesCount"]) == ("moon", 0)

@@ -153,8 +153,10 @@ def test_species_that_neither_knows_is_a_stranger_and_a_genus_is_not(tmp_path):
     keys = taxonomy.output_keys
     pictures = [(f"{key}.jpg".replace(":", "-"), key, "test") for key in keys]
     manifest = Manifest(write_data(tmp_path / "data", tmp_path, pictures, taxonomy))
-    _, ids = frozen_set(manifest, "test", *[taxonomy_of(names[0])] * 2)
-    assert sorted(ids) == [UNKNOWN_TAXON, names[0].taxon_id]
+    fewer, more = taxonomy_of(names[0]), taxonomy_of(*names[:2])
+    for old, new, unknown in ((fewer, fewer, [UNKNOWN_TAXON]), (fewer, more, []), (more, fewer, [])):
+        _, ids = frozen_set(manifest, "test", old, new)
+        assert sorted(ids) == [*unknown, names[0].taxon_id]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_bundle_that_was_trained_on_the_pictures_is_refused(bad, good, manifest)
     assert not found.may_be_accepted
 
 
-def test_bundle_of_unknown_training_data_is_refused_with_the_remedy(bad, flowers, manifest, tmp_path):
+def test_bundle_of_unknown_training_data_is_refused_with_the_remedy(bad, good, flowers, manifest, tmp_path):
     unknown = seal_color_bundle(tmp_path / "bundle", flowers, version="3", trained_on="")
     found = compare(bad, unknown, manifest)
     (reason,) = found.refusals
@@ -220,6 +222,8 @@ def test_bundle_of_unknown_training_data_is_refused_with_the_remedy(bad, flowers
     assert "The new bundle" in reason
     assert "--trained-on" in reason
     assert compare(bad, unknown, manifest, trained_on=[manifest]).refusals == ()
+    for old, new in ((good, unknown), (unknown, good)):
+        assert not compare(old, new, manifest, "train").may_be_accepted  # one of the two was trained on the pictures
 
 
 def test_bundles_with_other_outputs_are_compared_on_the_shared_taxa(good, flowers, manifest, tmp_path):

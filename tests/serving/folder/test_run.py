@@ -10,19 +10,27 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from models.answer import Question, answer_plant
 from models.bundle import file_sha256
 from models.errors import DataError, InputError
+from models.exif import Capture
 from models.program import read_flags
 from models.ranking import NAMES_ARE_GUESSES, Promises
+from models.scoring import AnswerModel
 from serving.folder import Outcome, run
 from serving.folder.command import IdentifyFolder
+from serving.folder.photographs import Photograph
+from serving.folder.plants import Plant
+from serving.folder.rows import Seen, answered
 from serving.folder.run import Progress
 from tests.docs.pages import DOCS, text_of
 from tests.models.test_exif import DATED, PLACED, packet
+from tests.models.tiny import species, taxonomy_of
 from tests.serving.folder.photograph_folder import COLORS, NAMES, draw_photographs, parts, rows_of, write_list, written
 from tests.serving.test_place import PRIOR, RULE, SYDNEY, photograph
 from tests.serving.test_questions import PROMISE
@@ -337,3 +345,13 @@ def test_a_machine_of_an_earlier_run_changes_nothing(identify, out):
     (out / "parts" / name).write_bytes(content)
     assert identify(part_rows=3) == Outcome.COMPLETE
     assert all("name_5" in row for row in rows_of(out).values())
+
+
+def test_a_genus_that_the_likeliest_taxon_is_not_of_has_no_family_of_that():
+    taxonomy = taxonomy_of(
+        species("Quercus robur", "Fagaceae"), species("Rosa canina", "Rosaceae"), species("Rosa rugosa", "Rosaceae")
+    )
+    answer = answer_plant(np.log([[0.4, 0.3, 0.3]]), np.zeros((1, 1)), AnswerModel(taxonomy, 1.0), Question())
+    photograph = Photograph("a.jpg", 1, "1")
+    row = answered(Plant("a", (photograph,)), answer, [Seen(photograph, 1, 1, Capture())], [], None)
+    assert (row["verdict_name"], row["name_1"], row["genus"], row["family"]) == ("Rosa", "Quercus robur", "Rosa", None)

@@ -1,6 +1,7 @@
 """The rule of place is fitted on calibration plants: it helps, or there is none."""
 
 from datetime import date
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from msgspec.structs import replace
 
 from models.answer import Question, answer_plant
 from models.calibration import conformal_table_of
-from models.place import Where
+from models.place import PlaceModel, Where
 from models.ranking import Promises
 from models.scoring import AnswerModel
 from tests.models.tiny import species, taxonomy_of
@@ -25,6 +26,7 @@ from training.bundling.place import (
     count_records,
     fit_place,
     fit_prior,
+    place_metrics,
     records_of,
 )
 from training.bundling.tables import fit_tables
@@ -190,6 +192,23 @@ def test_records_have_the_place_and_month_of_their_picture(tmp_path):
     months = np.zeros((NUM_TAXA, 3, 12))
     months[0, 0, 0] = months[1, 2, 11] = 1
     assert np.array_equal(count_records(found, NUM_TAXA, 10.0).month_TBM, months)
+
+
+def test_the_calibration_error_with_a_place_is_that_at_the_temperature_of_the_rule(tmp_path):
+    rows = [(f"{number}.png", TAXONOMY.output_keys[number], "test") for number in range(4)]
+    places = {"latitude": [45.0] * 4, "longitude": [10.0] * 4, "taken_on": [None] * 4}
+    manifest = Manifest(write_data(tmp_path / "data", tmp_path, rows, TAXONOMY, **places))
+    rule = PlaceRule(1.0, 0.5, 0.5, Thresholds())
+    prior = count_records(Records(np.zeros(0, np.int64), *np.zeros((2, 0)), np.zeros(0, np.int64)), NUM_TAXA, 10.0)
+    model = AnswerModel(TAXONOMY, 1.0, place=PlaceModel(prior, rule, None))
+    logits = 3 * np.eye(4, NUM_TAXA, dtype=np.float32)
+    test = SimpleNamespace(manifest=manifest, rows=np.arange(4), name="drawn")
+    found = {
+        each.name: each.value
+        for each in place_metrics(logits, score_pictures(logits, np.arange(4), model), test, model)
+    }
+    for name, temperature in (("off", 1.0), ("on", 0.5)):
+        assert found[f"ece_place_{name}"] == pytest.approx(1 - 1 / (1 + 19 * np.exp(-3 / temperature)))
 
 
 def test_held_out_places_choose_how_far_a_cell_is_trusted():

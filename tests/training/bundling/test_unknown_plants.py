@@ -9,10 +9,19 @@ from msgspec.structs import replace
 from models.errors import DataError
 from models.scoring import AnswerModel
 from tests.models.tiny import species, taxonomy_of
-from tests.training.bundling.drawn_outputs import NOISE, NUM_FEATURES, answers, draw_outputs, table_data
+from tests.training.bundling.drawn_outputs import (
+    NOISE,
+    NUM_FEATURES,
+    TAXONOMY,
+    answers,
+    draw_outputs,
+    draw_plants,
+    table_data,
+)
 from tests.training.small import make_taxonomy
 from training.bundling.mistakes import mistaken_taxa
-from training.bundling.tables import fit_tables
+from training.bundling.rejection import HeadInputs, familiar_cutoff, fit_head
+from training.bundling.tables import LabeledOutputs, fit_tables
 from training.bundling.thresholds import MIN_NAMED, FittedThreshold, fit_thresholds
 from training.bundling.unknown_plants import (
     UnknownNames,
@@ -20,7 +29,7 @@ from training.bundling.unknown_plants import (
     drawn_among,
     names_of,
 )
-from training.evaluation.predictions import RankScores, score_pictures
+from training.evaluation.predictions import Outputs, RankScores, score_pictures
 from training.loading.negatives import Negatives
 
 KNOWN = taxonomy_of(species("Quercus robur", "Fagaceae"), species("Rosa canina", "Rosaceae"))
@@ -89,6 +98,13 @@ def drawn_strangers(seed):
     return UnknownPlants(draw_outputs(directions + noise), some_names(number % 3, group_M=number), "drawn strangers")
 
 
+def test_a_name_of_a_stranger_is_right_at_the_ranks_that_the_bundle_knows():
+    _, names = looked_up("Quercus suber", "Fagus sylvatica", "Musa acuminata")
+    outputs = Outputs(9 * np.eye(2, dtype=np.float32)[[0, 0, 0]], np.zeros((3, 1)))
+    found = UnknownPlants(outputs, names, "drawn").predictions(AnswerModel(KNOWN, 1.0))
+    assert found.rank_right_NR.tolist() == [[False, True, True], [False, False, True], [False, False, False]]
+
+
 def share_named(fitted, outputs):
     return np.mean([each.verdict.rank == "species" for each in answers(fitted, outputs)])
 
@@ -104,14 +120,30 @@ def test_with_strangers_familiarity_is_a_head_that_names_fewer_new_strangers():
     assert share_named(with_some, new) < 0.1
 
 
-def test_the_promise_counts_strangers_among_the_names():
-    """Of a head that cannot tell them, all strangers that score high get wrong names, and the threshold rises."""
-    unknown_plants = drawn_strangers(1)
-    calibration = table_data().calibration.outputs
-    alike = replace(unknown_plants, outputs=calibration.choose(np.arange(len(unknown_plants.names.source_M)) % 800))
-    one, other = (fit_tables(table_data(unknown_plants=each), 1.0, {}).thresholds for each in (unknown_plants, alike))
-    assert one.promises.species is not None
-    assert other.promises.species is None or other.species.threshold > one.species.threshold
+def test_strangers_count_among_the_names_as_heads_judge_them_that_have_not_seen_their_source():
+    """They look like known plants, have wrong names, and are so few that a head knows all of its own by heart."""
+    calibration = table_data().calibration
+    outputs = calibration.outputs.choose(np.arange(0, 800, 20))
+    names = replace(some_names(np.arange(40) % 2), label_M=(calibration.labels[::20] + 1) % 20)
+    strangers = UnknownPlants(outputs, names, "drawn strangers")
+    data = table_data(unknown_plants=strangers, validation=draw_plants(2, seed=5))
+    fitted = fit_tables(data, 1.0, {"species": 0.6})
+    tables, cutoffs = fitted.model.calibration, fitted.model.calibration.cutoffs
+
+    def seen(outputs):
+        found = outputs.score(AnswerModel(TAXONOMY, 1.0))
+        return HeadInputs(outputs.features[:], found.confidence_N, tables.features.distances(outputs.features[:]))
+
+    known, strangers = seen(calibration.outputs), seen(outputs)
+    head = fit_head(seen(data.validation.outputs), strangers, names.source_M, names.source_M)
+    known_N = known.scores(head.head)
+    assert cutoffs.familiar == pytest.approx(familiar_cutoff(known_N, head.other_M), abs=1e-12)
+    kept_N = (known_N >= cutoffs.familiar) & (known.scores(tables.plant_head) >= cutoffs.plant)
+    kept_M = (head.other_M >= cutoffs.familiar) & (strangers.scores(tables.plant_head) >= cutoffs.plant)
+    kept_M &= drawn_among(names, len(kept_N))
+    wrong_N = (calibration.outputs.logits.argmax(axis=1) != calibration.labels) & (known.confidence >= 0.6) & kept_N
+    assert fitted.thresholds.num_plants == kept_N.sum() + kept_M.sum()
+    assert fitted.thresholds.species.num_wrong == wrong_N.sum() + (kept_M & (strangers.confidence >= 0.6)).sum()
 
 
 def sure_names(named_N, labels_N):
@@ -142,3 +174,53 @@ def test_taxa_that_are_often_mistaken_have_a_threshold_of_their_own():
     assert isinstance(apart.mistaken, FittedThreshold)
     assert apart.species.threshold < together.species.threshold < apart.mistaken.threshold
     assert fit_thresholds(scores, {"species": 0.7}, mistaken_N).mistaken is None
+
+
+FOUR = make_taxonomy(4)
+
+
+def mistaken_data(validation, calibration):
+    """Of 400 plants of each of 4 taxa every fifth of 0 and 1 is named as the other, or every fifth of 0 as 2."""
+    labels_N = np.arange(4).repeat(400)
+    features = np.random.default_rng(0).normal(size=(1600, NUM_FEATURES)).astype(np.float32)
+    fifth_N = np.arange(1600) % 5 == 0
+    named_N = {
+        "each other": np.where(fifth_N & (labels_N < 2), labels_N ^ 1, labels_N),
+        "a third": np.where(fifth_N & (labels_N == 0), 2, labels_N),
+    }
+
+    def split(name):
+        return LabeledOutputs(Outputs(9 * np.eye(4, dtype=np.float32)[named_N[name]], features), labels_N)
+
+    return table_data(
+        taxonomy=FOUR,
+        calibration=split(calibration),
+        training_features=features,
+        training_labels=labels_N,
+        validation=split(validation),
+        with_negatives=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def mistaken():
+    return fit_tables(mistaken_data("each other", "a third"), 1.0, {})
+
+
+def test_the_mistaken_taxa_are_those_of_the_validation_plants(mistaken):
+    assert mistaken.model.mistaken.taxon_ids == tuple(taxon.taxon_id for taxon in FOUR.taxa[:2])
+    assert fit_tables(mistaken_data("a third", "each other"), 1.0, {}).model.mistaken is None
+
+
+def test_a_model_knows_the_limits_and_promises_of_its_mistaken_taxa(mistaken):
+    model = mistaken.model
+    assert (model.mistaken.threshold, model.thresholds.species) == (0.5, 1.0)
+    assert model.threshold("species", np.array([0, 2])).tolist() == [0.5, 1.0]
+    assert (model.mistaken.promise.num_wrong, model.promises.species) == (0, None)
+    assert [model.promise("species", taxon) for taxon in FOUR.taxa[1:3]] == [model.mistaken.promise, None]
+
+
+def test_a_calibration_plant_stands_in_the_table_of_its_right_taxon(mistaken):
+    tables = mistaken.model.calibration
+    assert tables.conformal.num_plants_T.tolist() == [0, 0, 400, 400]
+    assert tables.conformal_mistaken.num_plants_T.tolist() == [400, 400, 0, 0]

@@ -38,6 +38,19 @@ def test_the_cutoff_keeps_95_percent_and_the_next_score_does_not(plants):
     assert len(higher) == 0 or (plants >= higher.min()).mean() < 0.95 + 1 / len(plants)
 
 
+def test_the_interval_of_the_calibration_error_is_of_draws_of_plants():
+    """Of 205 sure names those of five pictures are wrong: of five plants, or of one."""
+    named_N = np.repeat([1, 0], [5, 200])
+    logits = 5 * np.eye(2, dtype=np.float32)[named_N]
+    model = AnswerModel(taxonomy_of(species("Rosa canina"), species("Rosa rugosa")), 1.0)
+    widths = []
+    for plants in (np.arange(205), np.append(np.zeros(5, np.int64), np.arange(1, 201))):
+        found = split_metrics(score_pictures(logits, np.zeros(205, np.int64), model, plants=plants)).ece
+        assert found.value == pytest.approx(1 / (1 + np.exp(-5)) - 200 / 205)
+        widths.append(found.interval_95[1] - found.interval_95[0])
+    assert widths == pytest.approx([0.040, 0.057], abs=0.005)
+
+
 ANSWERS = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=300)
 
 
