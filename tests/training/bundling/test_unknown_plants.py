@@ -22,14 +22,14 @@ from tests.training.small import make_taxonomy
 from training.bundling.mistakes import mistaken_taxa
 from training.bundling.rejection import HeadInputs, familiar_cutoff, fit_head
 from training.bundling.tables import LabeledOutputs, fit_tables
-from training.bundling.thresholds import MIN_NAMED, FittedThreshold, fit_thresholds
+from training.bundling.thresholds import MIN_NAMED
 from training.bundling.unknown_plants import (
     UnknownNames,
     UnknownPlants,
     drawn_among,
     names_of,
 )
-from training.evaluation.predictions import Outputs, RankScores, score_pictures
+from training.evaluation.predictions import Outputs, score_pictures
 from training.loading.negatives import Negatives
 
 KNOWN = taxonomy_of(species("Quercus robur", "Fagaceae"), species("Rosa canina", "Rosaceae"))
@@ -121,9 +121,11 @@ def test_with_strangers_familiarity_is_a_head_that_names_fewer_new_strangers():
 
 
 def test_strangers_count_among_the_names_as_heads_judge_them_that_have_not_seen_their_source():
-    """They look like known plants, have wrong names, and are so few that a head knows all of its own by heart."""
+    """They look like known plants but for the style of their source, which a head knows by heart."""
     calibration = table_data().calibration
-    outputs = calibration.outputs.choose(np.arange(0, 800, 20))
+    features = calibration.outputs.features[::20].copy()
+    features[np.arange(40), np.arange(40) % 2] += 15
+    outputs = Outputs(calibration.outputs.logits[::20], features)
     names = replace(some_names(np.arange(40) % 2), label_M=(calibration.labels[::20] + 1) % 20)
     strangers = UnknownPlants(outputs, names, "drawn strangers")
     data = table_data(unknown_plants=strangers, validation=draw_plants(2, seed=5))
@@ -163,19 +165,6 @@ def test_taxa_whose_names_are_often_wrong_are_found_and_few_plants_say_little():
         assert not mistaken_taxa(validation, sure_names(few_N, few_N), 4).any()
 
 
-def test_taxa_that_are_often_mistaken_have_a_threshold_of_their_own():
-    random = np.random.default_rng(0)
-    score_N = random.uniform(0.5, 1, 4000)
-    mistaken_N = np.arange(4000) < 2000
-    right_N = random.random(4000) < np.where(mistaken_N, score_N**2, 0.99)
-    nothing = RankScores(np.full(4000, -1.0), np.zeros(4000, dtype=bool))
-    scores = {"species": RankScores(score_N, right_N), "genus": nothing, "family": nothing}
-    apart, together = fit_thresholds(scores, {}, mistaken_N), fit_thresholds(scores)
-    assert isinstance(apart.mistaken, FittedThreshold)
-    assert apart.species.threshold < together.species.threshold < apart.mistaken.threshold
-    assert fit_thresholds(scores, {"species": 0.7}, mistaken_N).mistaken is None
-
-
 FOUR = make_taxonomy(4)
 
 
@@ -209,7 +198,11 @@ def mistaken():
 
 def test_the_mistaken_taxa_are_those_of_the_validation_plants(mistaken):
     assert mistaken.model.mistaken.taxon_ids == tuple(taxon.taxon_id for taxon in FOUR.taxa[:2])
-    assert fit_tables(mistaken_data("a third", "each other"), 1.0, {}).model.mistaken is None
+    for data, fixed in (
+        (mistaken_data("a third", "each other"), {}),
+        (mistaken_data("each other", "a third"), {"species": 0.7}),
+    ):
+        assert fit_tables(data, 1.0, fixed).model.mistaken is None
 
 
 def test_a_model_knows_the_limits_and_promises_of_its_mistaken_taxa(mistaken):
