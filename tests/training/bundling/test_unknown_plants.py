@@ -22,14 +22,14 @@ from tests.training.small import make_taxonomy
 from training.bundling.mistakes import mistaken_taxa
 from training.bundling.rejection import HeadInputs, familiar_cutoff, fit_head
 from training.bundling.tables import LabeledOutputs, fit_tables
-from training.bundling.thresholds import MIN_NAMED
+from training.bundling.thresholds import MIN_NAMED, FittedThreshold, fit_thresholds
 from training.bundling.unknown_plants import (
     UnknownNames,
     UnknownPlants,
     drawn_among,
     names_of,
 )
-from training.evaluation.predictions import Outputs, score_pictures
+from training.evaluation.predictions import Outputs, RankScores, score_pictures
 from training.loading.negatives import Negatives
 
 KNOWN = taxonomy_of(species("Quercus robur", "Fagaceae"), species("Rosa canina", "Rosaceae"))
@@ -163,6 +163,19 @@ def test_taxa_whose_names_are_often_wrong_are_found_and_few_plants_say_little():
     assert found.tolist() == [False, True, True, False]  # of taxon 3 nothing is known
     for few_N in (enough_N[1:], enough_N[:-1]):
         assert not mistaken_taxa(validation, sure_names(few_N, few_N), 4).any()
+
+
+def test_taxa_that_are_often_mistaken_have_a_threshold_of_their_own():
+    random = np.random.default_rng(0)
+    score_N = random.uniform(0.5, 1, 4000)
+    mistaken_N = np.arange(4000) < 2000
+    right_N = random.random(4000) < np.where(mistaken_N, score_N**2, 0.99)
+    nothing = RankScores(np.full(4000, -1.0), np.zeros(4000, dtype=bool))
+    scores = {"species": RankScores(score_N, right_N), "genus": nothing, "family": nothing}
+    apart, together = fit_thresholds(scores, {}, mistaken_N), fit_thresholds(scores)
+    assert isinstance(apart.mistaken, FittedThreshold)
+    assert apart.species.threshold < together.species.threshold < apart.mistaken.threshold
+    assert fit_thresholds(scores, {"species": 0.7}, mistaken_N).mistaken is None
 
 
 FOUR = make_taxonomy(4)
