@@ -10,6 +10,7 @@ accents, the hybrid sign and repeated spaces do not matter: "mentha x piperita" 
 import hashlib
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Annotated, Final, Literal, get_args
@@ -59,16 +60,15 @@ class Taxon(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     def common_names_in(self, languages: Iterable[str]) -> tuple[str, ...]:
         """Returns the common names in the first of these languages that has some, else `common_names`."""
-        for language in map(str.lower, languages):
-            parts = language.split("-")
-            exact = ["-".join(parts[:count]) for count in range(len(parts), 0, -1)]  # RFC 4647, 3.4
-            wider = [each for each in self.names if each.partition("-")[0] == parts[0]]
-            found = next((self.names[each] for each in (*exact, *wider) if self.names.get(each)), ())
-            if found:
-                return found
-            if parts[0] == "en" and self.common_names:
-                break
-        return self.common_names
+        return next(filter(None, map(self.names_in, languages)), self.common_names)
+
+    def names_in(self, language: str) -> tuple[str, ...]:
+        """Returns the common names in a language such as "de-AT", or else in "de", or else in another one of "de"."""
+        parts = language.lower().split("-")
+        exact = ["-".join(parts[:count]) for count in range(len(parts), 0, -1)]  # RFC 4647, 3.4
+        wider = [each for each in self.names if each.partition("-")[0] == parts[0]]
+        found = (self.names[each] for each in (*exact, *wider) if self.names.get(each))
+        return next(found, self.common_names if parts[0] == "en" else ())
 
     def __post_init__(self) -> None:
         if self.rank == "genus" and not self.genus:
@@ -104,8 +104,8 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         ids = [taxon.taxon_id for taxon in self.taxa]
         keys = [output.key for output in self.outputs]
         for what, values in (("taxon id", ids), ("output key", keys)):
-            if len(set(values)) < len(values):
-                twice = next(value for at, value in enumerate(values) if value in values[:at])
+            twice, number = Counter(values).most_common(1)[0] if values else ("", 0)
+            if number > 1:
                 raise DataError(f"duplicate {what}", value=twice, remedy=f"list every {what} once")
         known = set(ids)
         for output in self.outputs:

@@ -2,18 +2,30 @@
 
 Limits apply while the bytes stream in, and nothing is written to disk. File names and content types of parts are
 ignored: the picture decoder detects the format from the bytes. A part in a transfer encoding such as base64, which
-RFC 7578 (section 4.7) deprecates, is passed on as it is, and the picture decoder refuses it.
+RFC 7578 (section 4.7) deprecates, is refused, and so is a text in place of a picture.
 """
 
 import asyncio
 import io
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header  # type: ignore[import-untyped]
 
-from serving.errors import BadParameter, ClientLeft, MalformedBody, NoImage, SlowBody, TooLarge, TooManyImages
+from models.errors import UnsupportedFormat, some_of
+from models.preprocess import SUPPORTED_FORMATS
+from serving.errors import (
+    BadParameter,
+    BadPicture,
+    ClientLeft,
+    MalformedBody,
+    NoImage,
+    SlowBody,
+    TooLarge,
+    TooManyImages,
+)
 from serving.schemas import Parameters, field_bytes
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -25,6 +37,35 @@ _MAX_WARNINGS: Final = 10
 # preamble could be endless, and folded headers cost the parser 300 times as much as content.
 _MAX_OVERHEAD_BYTES: Final = 65_536
 _PIECE_BYTES: Final = 262_144
+_MAX_NAMED: Final = 5  # fields that an error names
+_START_BYTES: Final = 256  # of a picture, in which a text is looked for
+_DECODE: Final = "decode the base64, and send the bytes"
+_TEXTS: Final = (
+    (
+        rb"[\[{]\s*[\"\[{\]}\d-]",
+        "JSON",
+        "send the bytes of the picture in the form field `{image}`, or as the whole body, since this service "
+        "reads neither JSON nor base64, and fetches no addresses",
+    ),
+    (rb"data:", "a data: URL", _DECODE),
+    (
+        rb"[a-z][a-z0-9+.-]{1,9}://",
+        "the address of a picture",
+        "send the bytes of the picture, since this service fetches none",
+    ),
+    (
+        rb"--\S+\r?\ncontent-disposition:",
+        "a form",
+        "let your HTTP library set the header Content-Type to multipart/form-data",
+    ),
+    (
+        rb"[\w.%+\[\]-]{1,40}=[^=]",
+        "a URL-encoded form",
+        "send the picture in the form field `{image}` of multipart/form-data",
+    ),
+    (rb"[a-z0-9+/_\r\n-]{40}", "base64", _DECODE),
+)
+"""How a text begins that clients send in place of a picture, what it is, and what to do."""
 _TIMEOUT_STEP_S: Final = 0.1  # the timeout moves in steps of this size, so that tiny chunks do not each move it
 
 
@@ -120,6 +161,7 @@ async def _read_raw(chunks: AsyncIterator[bytes], names: FormNames) -> Body:
     picture = content.getvalue()
     if not picture:
         raise names.no_image("the request has no body")
+    _require_no_text(picture, names, 0)
     return Body([picture], {}, [])
 
 
@@ -183,6 +225,7 @@ class _Form:
         self._unknown: list[str] = []
         self._num_parts = self._num_overhead_bytes = 0
         self._name = ""
+        self._has_file = self._has_empty_input = False
         self._content = _Content()
         self._num_bytes = 0
 
@@ -195,7 +238,7 @@ class _Form:
             if event is None:
                 self._end_part()
             elif isinstance(event, MultipartSegment):
-                self._begin_part(event.name or "")
+                self._begin_part(event)
             else:
                 self._add(event)
         self._num_overhead_bytes += num_bytes  # `_add` has subtracted the content
@@ -209,15 +252,20 @@ class _Form:
     def body(self) -> Body:
         """Returns the content of the complete form."""
         if not self._pictures and self._names.needs_image:
-            raise self._names.no_image(f"the form has no field `{self._names.image}`")
+            if not self._has_empty_input:
+                others = [repr(name[:40])[1:-1] for name in dict.fromkeys((*self._fields, *self._unknown))]
+                value = f"the fields {some_of(others, _MAX_NAMED)}" if others else "no fields"
+                raise self._names.no_image(f"the form has no field `{self._names.image}`", value=value)
+            self._pictures.append(b"")
         for index, picture in enumerate(self._pictures):
             if not picture:
                 problem = f"the field `{self._names.image}` is empty"
                 raise self._names.no_image(problem, value="0 bytes", index=index)
         return Body(self._pictures, self._fields, unknown_warnings("form field", self._unknown))
 
-    def _begin_part(self, name: str) -> None:
-        self._name = name
+    def _begin_part(self, segment: MultipartSegment) -> None:
+        self._name = name = segment.name or ""
+        self._has_file = bool(segment.filename)
         self._content = _Content()
         self._num_bytes = 0
         self._num_parts += 1
@@ -225,12 +273,12 @@ class _Form:
             raise MalformedBody(
                 "the form has too many parts", limit=f"at most {_MAX_PARTS}", remedy="send fewer fields"
             )
-        if name == self._names.image and len(self._pictures) == self._limits.num_pictures:
-            raise TooManyImages(
-                "the request has too many pictures",
-                limit=f"at most {self._limits.num_pictures}",
-                remedy="send the best ones of this plant",
-            )
+        coding = segment.header("Content-Transfer-Encoding", "").lower()
+        if name == self._names.image and coding in {"base64", "quoted-printable"}:
+            problem = f"the form field `{name}` is encoded"
+            value = f"Content-Transfer-Encoding: {coding}"
+            reason = UnsupportedFormat(problem, value=value, limit="binary", remedy="send its bytes as they are")
+            raise BadPicture(reason, len(self._pictures))
         if name != self._names.image and name not in self._names.parameters:
             self._unknown.append(name)
 
@@ -238,6 +286,12 @@ class _Form:
         self._num_bytes += len(chunk)
         self._num_overhead_bytes -= len(chunk)
         if self._name == self._names.image:
+            if len(self._pictures) == self._limits.num_pictures:
+                raise TooManyImages(
+                    "the request has too many pictures",
+                    limit=f"at most {self._limits.num_pictures}",
+                    remedy="send the best ones of this plant",
+                )
             if self._num_bytes > self._limits.picture_bytes:
                 raise _too_large("picture", self._limits.picture_bytes, index=len(self._pictures))
             self._content.write(chunk)
@@ -253,10 +307,30 @@ class _Form:
     def _end_part(self) -> None:
         content = self._content.getvalue()
         if self._name == self._names.image:
-            self._pictures.append(content)
+            _require_no_text(content, self._names, len(self._pictures))
+            if content or self._has_file:
+                self._pictures.append(content)
+            else:  # a browser sends a file input that nobody used
+                self._has_empty_input = True
         elif self._name in self._names.parameters:
             self._fields.setdefault(self._name, []).append(content.decode("utf-8", "replace"))
         self._content = _Content()
+
+
+def _require_no_text(picture: bytes, names: FormNames, index: int) -> None:
+    """Refuses what clients of other services send in place of a picture, and says what to do."""
+    start = picture[:_START_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n")
+    for pattern, what, remedy in _TEXTS:
+        if re.match(pattern, start, re.IGNORECASE):
+            raise BadPicture(
+                UnsupportedFormat(
+                    "the file is not a picture in an accepted format",
+                    value=what,
+                    limit=SUPPORTED_FORMATS,
+                    remedy=remedy.format(image=names.image),
+                ),
+                index,
+            )
 
 
 async def _chunks(

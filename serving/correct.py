@@ -16,7 +16,7 @@ from serving.errors import BadParameter, MalformedBody
 from serving.identify import AnyRequest, Deps, RouteDependencies, authorize, read
 from serving.middleware import NOT_BY_ADDRESS
 from serving.pages import IMAGES, OPTIONAL_KEY, form_body, operation, problem_responses
-from serving.schemas import Name, declared, field_bytes, read_parameters
+from serving.schemas import Name, declared, field_bytes, filled_in, read_parameters
 
 # Persian, Hindi and Sinhala are spelled with them. Other characters that are not shown, such as those that reverse the
 # direction of a text, are refused.
@@ -62,7 +62,7 @@ _FORM: Final = FormNames(parameters=field_bytes(CorrectionParameters), needs_ima
         ),
     ),
     security=OPTIONAL_KEY,
-    responses=problem_responses(400, 401, 404, 408, 413, 422, 429, 500, 503, 507),
+    responses=problem_responses(400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 507),
 )
 async def correct(
     request: AnyRequest,
@@ -86,7 +86,7 @@ async def correct(
             raise MalformedBody(
                 "the body is not a form", value=content_type[:60], limit="multipart/form-data, or no body"
             )
-        given = {**body.fields, **request.query_params.dict()}
+        given = {**body.fields, **filled_in(request.query_params.dict())}
         taxon_id, name = _taxon(deps, given)
         certain = read_parameters(CorrectionParameters, {"certain": given.get("certain", ())}).certain
         await correction_service.correct(answer, taxon_id, name, certain=certain, pictures=body.pictures)

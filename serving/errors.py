@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Self
 
-from models.errors import BotanifyError, InputError, PictureError, UnreadableImage
+from models.errors import BotanifyError, InputError, PictureError, UnreadableImage, UnsupportedFormat
 
 
 class RequestError(InputError):
@@ -39,6 +39,12 @@ class MalformedBody(RequestError):
     """The body does not match its content type."""
 
     code = "malformed_body"
+
+
+class EncodedBody(RequestError):
+    """The body has a content coding."""
+
+    code = UnsupportedFormat.code
 
 
 class SlowBody(RequestError):

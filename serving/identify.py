@@ -32,7 +32,7 @@ from serving.bodies import Body, BodyLimits, FormNames, read_body, unknown_warni
 from serving.corrections.record import Correction
 from serving.corrections.service import CorrectionService, RecentAnswer
 from serving.decoding.pool import Decoded, DecoderPool
-from serving.errors import BadPicture, ClientLeft, TimedOut
+from serving.errors import BadPicture, ClientLeft, EncodedBody, TimedOut
 from serving.loaded_bundle import LiveBundle, LoadedBundle
 from serving.metrics import Metrics
 from serving.middleware import NOT_BY_ADDRESS
@@ -48,6 +48,7 @@ from serving.schemas import (
     PlaceUse,
     Prediction,
     declared,
+    filled_in,
     parse_parameters,
     preferred_deadline,
     read_parameters,
@@ -114,7 +115,7 @@ async def identify(request: AnyRequest, deps: Deps) -> Response[Identification]:
     # Everything up to admission runs before the body is read, so that a refusal is cheap.
     deps.readiness.require_warm()
     client = authorize(deps.access, request)
-    query = request.query_params.dict()
+    query = filled_in(request.query_params.dict())
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), deps.deadline_s)
 
     def parse(fields: Mapping[str, Sequence[str]] | None) -> Parameters:
@@ -188,7 +189,18 @@ def unknown_parameters(request: AnyRequest, known: Mapping[str, Any] | set[str])
 
 
 async def read(request: AnyRequest, admitted: AdmittedRequest, deps: RouteDependencies, names: FormNames) -> Body:
-    """Reads the body of an admitted request."""
+    """Reads the body of an admitted request; errors as `read_body`.
+
+    Raises:
+        EncodedBody: It has a content coding, such as gzip.
+    """
+    if (coding := ",".join(request.headers.getall("content-encoding", []))).lower() not in {"", "identity"}:
+        raise EncodedBody(
+            "the body is compressed",
+            value=f"Content-Encoding: {coding[:40]}",
+            limit="no Content-Encoding",
+            remedy="send the body as it is, since photographs are compressed already",
+        )
 
     async def receive() -> Mapping[str, Any]:
         message: Mapping[str, Any] = await request.receive()

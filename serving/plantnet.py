@@ -30,7 +30,7 @@ from serving.loaded_bundle import LoadedBundle
 from serving.middleware import NOT_BY_ADDRESS
 from serving.pages import IMAGES, form_body, operation, problem_responses
 from serving.problems import problem_response
-from serving.schemas import MAX_K, Parameters, read_parameters
+from serving.schemas import MAX_K, Parameters, filled_in, read_parameters
 from serving.species import ALL_TAXA, LIST_PREFIX
 
 UNLIMITED: Final = 2**31 - 1
@@ -220,7 +220,7 @@ async def plantnet_identify(request: AnyRequest, deps: Deps, project: ProjectNam
     hashes = await asyncio.to_thread(
         lambda: [hashlib.md5(each, usedforsecurity=False).hexdigest() for each in pictures]
     )
-    organs = answered.body.fields.get("organs", [])
+    organs = filled_in(answered.body.fields).get("organs", [])
     if len(organs) > len(pictures):
         value = f"{len(organs)} organs"
         limit = f"at most {len(pictures)}, the number of pictures"
@@ -319,7 +319,7 @@ PLANTNET_ROUTES: Final[list[ControllerRouterHandler]] = [
 def _authorize(request: AnyRequest, deps: RouteDependencies, project: str = ALL_TAXA) -> Client:
     """Checks the key, which may be a query parameter, the rate, and that there is such a project."""
     try:
-        client = authorize(deps.access, request, request.query_params.get("api-key"))
+        client = authorize(deps.access, request, request.query_params.get("api-key") or None)
     except Unauthorized as error:
         raise Unauthorized(error.problem, remedy="send a key as the parameter `api-key` of the query") from error
     if project != ALL_TAXA and project not in deps.live_bundle.current.selector.lists:
@@ -328,11 +328,11 @@ def _authorize(request: AnyRequest, deps: RouteDependencies, project: str = ALL_
 
 
 def _language(request: AnyRequest) -> str:
-    return request.query_params.get("lang", LANGUAGE)[:20].lower()
+    return request.query_params.get("lang", "").strip()[:20].lower().replace("_", "-") or LANGUAGE
 
 
 def _is_on(request: AnyRequest, name: str) -> bool:
-    return request.query_params.get(name, "").lower() in {"true", "1"}
+    return request.query_params.get(name, "").lower() in {"true", "1", "on"}
 
 
 def _result(found: RankedTaxon, kept_mass: float, language: str, images: list[RelatedImage]) -> Result:
@@ -343,7 +343,7 @@ def _result(found: RankedTaxon, kept_mass: float, language: str, images: list[Re
             **msgspec.structs.asdict(_name(taxon.scientific_name, taxon.author)),
             genus=_name(taxon.genus),
             family=_name(taxon.family),
-            common_names=_common_names(taxon, language),
+            common_names=list(taxon.names_in(language)),
         ),
         gbif=None if taxon.gbif_id is None else Id(str(taxon.gbif_id)),
         powo=Id(taxon.powo_id) if taxon.powo_id else None,
@@ -366,17 +366,13 @@ def _images(request: AnyRequest, loaded: LoadedBundle, taxon: Taxon) -> list[Rel
 
 
 def _listed(taxon: Taxon, language: str) -> ListedSpecies:
-    names = _common_names(taxon, language)
+    names = list(taxon.names_in(language))
     powo_id = taxon.powo_id or None
     return ListedSpecies(taxon.taxon_id, names, taxon.scientific_name, taxon.author, taxon.gbif_id, powo_id, None)
 
 
 def _name(name: str, author: str = "") -> Name:
     return Name(name, author, f"{name} {author}".strip())
-
-
-def _common_names(taxon: Taxon, language: str) -> list[str]:
-    return list(taxon.names.get(language) or (taxon.common_names if language == LANGUAGE else ()))
 
 
 def _remaining(quota: Mapping[str, str]) -> int:

@@ -13,6 +13,7 @@ from litestar.types import Receive, Scope, Send
 from serving.errors import (
     BadPicture,
     ClientLeft,
+    EncodedBody,
     Overloaded,
     RateLimited,
     RequestError,
@@ -98,6 +99,8 @@ def problem_response(request: Request[Any, Any, Any], error: Exception) -> Respo
 def _headers(error: RequestError) -> dict[str, str]:
     if isinstance(error, Unauthorized):
         return {"WWW-Authenticate": "Bearer"}
+    if isinstance(error, EncodedBody):
+        return {"Accept-Encoding": "identity"}  # RFC 9110, 12.5.3
     if isinstance(error, SlowBody):
         return {"Connection": "close"}  # otherwise the server would wait for the rest of the upload
     if isinstance(error, Unavailable) and error.retry_after_s is not None:

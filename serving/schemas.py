@@ -269,7 +269,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _NUMBER: Final = re.compile(r"-?[0-9]{0,9}\.?[0-9]{1,20}")
-_EMPTY_IS_NONE: Final = frozenset({"latitude", "longitude", "date", "lang"})
+_SWITCH: Final = {"on": "true", "off": "false"}  # a checkbox of a form sends "on"
 _FIELD_BYTES: Final = {"boolean": 16, "date": 32}
 _REFUSALS: Final = {
     "integer": (
@@ -315,8 +315,15 @@ def field_bytes(record: type[msgspec.Struct]) -> dict[str, int]:
     }
 
 
+def filled_in(given: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Returns the parameters that have a value: a form also sends the fields that its reader left empty."""
+    return {name: found for name, texts in given.items() if (found := [text for text in texts if text.strip()])}
+
+
 def read_parameters(record: type[_Record], given: Mapping[str, Sequence[str]]) -> _Record:
     """Reads the parameters of a record from texts; of several values the last counts, except for a list.
+
+    An empty text counts as not sent.
 
     Args:
         record: Declares the parameters.
@@ -326,17 +333,20 @@ def read_parameters(record: type[_Record], given: Mapping[str, Sequence[str]]) -
         BadParameter: A value is out of range.
     """
     found: dict[str, Any] = {}
+    sent = filled_in(given)
     for field in msgspec.structs.fields(record):
         name = field.encode_name
         schema = declared(record)[name]
-        texts = given.get(name)
-        if not texts or (not texts[-1] and name in _EMPTY_IS_NONE):
+        texts = sent.get(name)
+        if not texts:
             continue
         if "items" not in schema:
             texts = texts[-1:]
-        value = texts if "items" in schema else _number(texts[0]) if "minimum" in schema else texts[0]
+        is_switch = _kind(schema) == "boolean"
+        text = _SWITCH.get(texts[0].lower(), texts[0]) if is_switch else texts[0]
+        value = texts if "items" in schema else _number(text) if "minimum" in schema else text
         try:
-            found[field.name] = msgspec.convert(value, field.type, strict=_kind(schema) != "boolean")
+            found[field.name] = msgspec.convert(value, field.type, strict=not is_switch)
         except msgspec.ValidationError as error:
             raise _refusal(name, texts, schema) from error
     return record(**found)

@@ -1,5 +1,7 @@
 """Taxa, outputs and names: several outputs can belong to one taxon, and people write names in many ways."""
 
+import time
+
 import msgspec
 import numpy as np
 import pytest
@@ -23,6 +25,14 @@ def test_duplicate_output_is_refused():
     output = Output("a:rosa-canina", "a", "rosa-canina")
     with pytest.raises(DataError, match=r"duplicate output key \(got a:rosa-canina\)"):
         Taxonomy("1", (ROSE,), (output, replace(output, source="b")))
+
+
+def test_a_duplicate_among_many_is_found_at_once():
+    taxa = [species(f"taxon{number}", "Rosa") for number in range(20_000)]
+    start = time.process_time()
+    with pytest.raises(DataError, match=r"duplicate taxon id \(got taxon19999\)"):
+        Taxonomy("1", (*taxa, taxa[-1]), ())
+    assert time.process_time() - start < 1  # comparing each with all before it takes 3
 
 
 def test_output_of_an_unlisted_taxon_is_refused():

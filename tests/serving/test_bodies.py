@@ -1,6 +1,7 @@
 """Reads unusual and hostile bodies: forms, limits, time, memory."""
 
 import asyncio
+import base64
 import contextlib
 import re
 import time
@@ -9,7 +10,16 @@ import tracemalloc
 import pytest
 
 from serving.bodies import BodyLimits, read_body
-from serving.errors import BadParameter, ClientLeft, MalformedBody, NoImage, SlowBody, TooLarge, TooManyImages
+from serving.errors import (
+    BadParameter,
+    BadPicture,
+    ClientLeft,
+    MalformedBody,
+    NoImage,
+    SlowBody,
+    TooLarge,
+    TooManyImages,
+)
 from serving.problems import problem_document
 from tests.serving.tiny import BOUNDARY, FORM, form, part
 
@@ -193,8 +203,6 @@ def test_content_length_that_is_not_a_number_is_malformed(content_length):
         START + b"Content-Disposition: form-data\r\n\r\npicture" + END,
         START + b"Content-Disposition: form-data; name*=utf-8''image\r\n\r\npicture" + END,
         START + b"Content-Disposition: form-data; filename=image\r\n\r\npicture" + END,
-        form(part("image", b"")),
-        form(part("image", b"picture"), part("image", b"", filename="")),
     ],
 )  # fmt: skip
 def test_form_without_a_picture_is_no_image(body):
@@ -202,9 +210,96 @@ def test_form_without_a_picture_is_no_image(body):
         read(body)
 
 
-def test_one_picture_too_many_is_refused_before_its_bytes_arrive():
+NOT_USED, NAMED = part("image", b"", filename=""), part("image", b"", filename="a.jpg")  # empty
+
+
+def test_a_file_input_or_field_that_nobody_used_is_not_sent():
+    pictures = [part("image", b"%d" % number, filename="a.jpg") for number in range(3)]
+    empty = part("image", b"")
+    found = read(form(NOT_USED, *pictures, NOT_USED, empty))
+    assert found.pictures == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "index"),
+    [
+        ([NOT_USED], 0),
+        ([part("image", b""), NOT_USED], 0),
+        ([NAMED], 0),
+        ([NOT_USED, part("image", b"picture"), NAMED], 1),
+    ],
+)
+def test_a_form_of_empty_pictures_and_a_file_without_bytes_are_no_image(parts, index):
+    with pytest.raises(NoImage, match=r"the field `image` is empty \(got 0 bytes\)") as caught:
+        read(form(*parts))
+    assert caught.value.index == index
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["file", "k", "file"], "the fields k, file"),
+        (["image[]"], "the fields image[]"),
+        (["\u202e" + "x" * 50], "the fields \\u202e" + "x" * 39),
+        (["a", "b", "c", "d", "e", "f", "g"], "the fields a, b, c, d, e and 2 more"),
+        ([], "no fields"),
+    ],
+)
+def test_a_form_without_the_field_of_pictures_is_told_the_names_that_came(names, told):
+    with pytest.raises(NoImage) as caught:
+        read(form(*(part(name, b"3") for name in names)), limits=LARGE)
+    assert str(caught.value).startswith(f"the form has no field `image` (got {told}): send")
+
+
+JPEG_IN_BASE64 = base64.b64encode(b"\xff\xd8\xff\xe0" + bytes(range(100)))
+SENT_AS_TEXT = {
+    "JSON": [
+        b'{"images": ["/9j/4AAQ"]}',
+        b'\xef\xbb\xbf \r\n[{"url": "x"}]',
+        b"[255, 216, 255]",
+        b'{"url": "https://x/a.jpg"}',
+    ],
+    "a data: URL": [b"data:image/jpeg;base64," + JPEG_IN_BASE64],
+    "base64": [JPEG_IN_BASE64, base64.urlsafe_b64encode(bytes(range(200, 256)) * 3), base64.encodebytes(bytes(90))],
+    "the address of a picture": [b"https://example.org/a.jpg", b"s3://bucket/a.jpg"],
+    "a URL-encoded form": [b"image=https%3A%2F%2Fx%2Fa.jpg&k=5", b"images%5B%5D=abc"],
+    "a form": [PICTURE + END],
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "sent"), [(what, sent) for what, all_sent in SENT_AS_TEXT.items() for sent in all_sent]
+)
+def test_a_text_in_place_of_a_picture_is_told_what_it_is_and_what_to_do(what, sent):
+    remedies = set()
+    bodies = {"application/json": (sent, 0)}
+    if what != "a form":
+        bodies[MULTIPART] = (form(part("image", b"picture"), part("image", sent)), 1)
+    for content_type, (body, index) in bodies.items():
+        with pytest.raises(BadPicture, match=rf"got {what}; expected JPEG, PNG, WebP, HEIC or AVIF\): \w+") as caught:
+            read(body, content_type=content_type)
+        assert (caught.value.reason.code, caught.value.index) == ("unsupported_format", index)
+        remedies.add(caught.value.remedy)
+    assert len(remedies) == 1
+    assert "{" not in remedies.pop()
+
+
+@pytest.mark.parametrize("text", [b"a rose", b"[object File]", b"A" * 39, b"GIF89a" + bytes(40), b"{\\rtf1"])
+def test_what_may_be_a_picture_is_left_to_the_decoder(text):
+    assert read(text, content_type="image/jpeg").pictures == [text]
+
+
+@pytest.mark.parametrize(("coding", "is_taken"), [("Base64", False), ("quoted-printable", False), ("binary", True)])
+def test_a_part_in_a_transfer_encoding_is_refused(coding, is_taken):
+    body = form(part("image", b"picture", more=f"Content-Transfer-Encoding: {coding}\r\n"))
+    refused = pytest.raises(BadPicture, match=f"got Content-Transfer-Encoding: {coding.lower()}; expected binary")
+    with contextlib.nullcontext() if is_taken else refused:
+        assert read(body).pictures == [b"picture"]
+
+
+def test_one_picture_too_many_is_refused_at_its_first_byte():
     with pytest.raises(TooManyImages, match="at most 3"):
-        read(START + IMAGE + b"\r\nx", *[NEXT + IMAGE + b"\r\nx"] * 2, NEXT + IMAGE + b"\r\n", then_disconnects=True)
+        read(START + IMAGE + b"\r\nx", *[NEXT + IMAGE + b"\r\nx"] * 3, then_disconnects=True)
 
 
 @pytest.mark.parametrize(

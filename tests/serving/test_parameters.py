@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import BadParameter
-from serving.schemas import parse_parameters, preferred_deadline
+from serving.schemas import Parameters, parse_parameters, preferred_deadline
 
 
 def test_last_of_several_values_counts():
@@ -20,6 +20,8 @@ def test_last_of_several_values_counts():
 def test_only_whole_numbers_in_range_are_accepted(text):
     if text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= 50:
         assert parse_parameters({"k": [text]}).k == int(text)
+    elif not text.strip():
+        assert parse_parameters({"k": [text]}).k == 5
     else:
         with pytest.raises(BadParameter, match="from 1 to 50"):
             parse_parameters({"k": [text]})
@@ -28,13 +30,13 @@ def test_only_whole_numbers_in_range_are_accepted(text):
 @given(st.text() | st.floats().map(str))
 def test_only_coverage_in_range_is_accepted(text):
     try:
-        coverage = parse_parameters({"coverage": [text]}).coverage
+        coverage = parse_parameters({"coverage": [text]}).coverage or 0.5
     except BadParameter:
         coverage = 0.5
     assert 0.5 <= coverage <= 0.999
 
 
-@pytest.mark.parametrize("text", ["", "0.49", "0.9991", "1", "90%", "nan", "inf", "-0.9", "9e-1", "0,9", " 0.9", "٠.٩"])
+@pytest.mark.parametrize("text", ["0.49", "0.9991", "1", "90%", "nan", "inf", "-0.9", "9e-1", "0,9", " 0.9", "٠.٩"])
 def test_coverage_out_of_range_is_refused(text):
     with pytest.raises(BadParameter, match=r"from 0\.5 to 0\.999"):
         parse_parameters({"coverage": [text]})
@@ -58,6 +60,17 @@ def test_coverage_kind_is_marginal_or_macro():
 def test_too_many_or_too_long_taxa_are_refused(values):
     with pytest.raises(BadParameter, match="at most"):
         parse_parameters({"taxa": values})
+
+
+@pytest.mark.parametrize("empty", ["", " ", "\t"])
+def test_an_empty_field_counts_as_not_sent_whatever_its_name(empty):
+    assert parse_parameters({name: [empty] for name in Parameters.__struct_fields__}) == Parameters()
+    assert parse_parameters({"taxa": [empty, "Rosa", empty], "k": ["7", empty]}) == Parameters(taxa=("Rosa",), k=7)
+
+
+@pytest.mark.parametrize(("text", "is_on"), [("on", True), ("ON", True), ("off", False), ("true", True), ("0", False)])
+def test_a_checkbox_is_on_or_off(text, is_on):
+    assert parse_parameters({"use_exif": [text]}).use_exif is is_on
 
 
 @pytest.mark.parametrize(

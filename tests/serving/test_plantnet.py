@@ -93,11 +93,20 @@ def test_the_scores_are_those_of_identify(client):
 
 @pytest.mark.parametrize(
     ("lang", "names"),
-    [("fr", []), ("de", ["Hundsrose", "Heckenrose"]), ("DE", ["Hundsrose", "Heckenrose"]), ("EN", ["dog rose"])],
+    [
+        ("fr", []),
+        ("de-DE", ["Hundsrose", "Heckenrose"]),
+        ("DE", ["Hundsrose", "Heckenrose"]),
+        ("EN", ["dog rose"]),
+        ("en-GB", ["dog rose"]),
+        ("en_US", ["dog rose"]),
+        ("", ["dog rose"]),
+    ],
 )
 def test_common_names_are_in_the_language_of_the_request_or_empty(client, lang, names):
     found = ask(client, RED_ROSE, lang=lang).json()
-    assert (found["language"], found["results"][0]["species"]["commonNames"]) == (lang.lower(), names)
+    told = lang.lower().replace("_", "-") or "en"
+    assert (found["language"], found["results"][0]["species"]["commonNames"]) == (told, names)
     assert client.get("/v2/species", params={"lang": lang}).json()[0]["commonNames"] == names
     assert client.get("/v2/languages").json() == ["de", "en", "pt-br"]
 
@@ -173,6 +182,14 @@ def test_a_form_without_pictures_is_an_error(client):
     assert_failure(client.post("/v2/identify/all"), 400, "Bad Request", "in the form field `images`")
 
 
+def test_fields_that_nobody_filled_in_count_as_not_sent(client):
+    form = [("images", ("", b"")), ("images", ("a.jpg", RED_ROSE)), ("organs", (None, "leaf")), ("organs", (None, ""))]
+    query = {"nb-results": "", "lang": "", "no-reject": "", "api-key": ""}
+    answer = client.post("/v2/identify/all", files=form, params=query)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["query"]["organs"] == ["leaf"]
+
+
 def test_more_organs_than_pictures_are_an_error(client):
     words = "(got 2 organs; expected at most 1, the number of pictures)"
     assert_failure(ask(client, RED_ROSE, organs=("leaf", "flower")), 422, "Unprocessable Entity", words)
@@ -244,6 +261,7 @@ def test_the_document_lists_the_form_and_the_parameters_in_schemas_that_generato
     assert {"api-key", "nb-results", "no-reject", "lang", "project"} <= {
         each["name"] for each in operation["parameters"]
     }
+    assert [each["schema"]["default"] for each in operation["parameters"] if each["name"] == "nb-results"] == [10]
     assert "images" in operation["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
 
 
