@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -58,7 +59,7 @@ class TextTable:
         self.header = headers[self.separator]
         self.columns = found[self.separator]
         """Our column -> that of the table."""
-        if twice := {column for column in self.header if column and self.header.count(column) > 1}:
+        if twice := [column for column, number in Counter(filter(None, self.header)).items() if number > 1]:
             raise DataError(
                 f"{path} has a column twice", value=", ".join(sorted(twice)), remedy="delete or rename one of the two"
             )
@@ -102,14 +103,20 @@ class TextTable:
             ) from error
 
 
-def text_lines(path: Path) -> Iterator[str]:
+def text_lines(path: Path, newline: str = "") -> Iterator[str]:
     """Yields the lines of a text in UTF-8, with their ends.
+
+    Args:
+        path: A regular file.
+        newline: As of `open`: a line feed if a carriage return alone ends no line.
 
     Raises:
         DataError: It cannot be read, is not UTF-8, or has a NUL character.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
+        if path.exists() and not path.is_file():  # a pipe would be waited for, a device may never end
+            raise OSError(0, "this is no regular file")
+        with path.open(encoding="utf-8-sig", newline=newline) as stream:
             for number, line in enumerate(stream, start=1):
                 if "\0" in line:
                     raise DataError(f"line {number} of {path} has a NUL character", remedy="save it as text in UTF-8")

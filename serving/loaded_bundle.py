@@ -3,7 +3,7 @@
 import asyncio
 import io
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Final
 
@@ -20,6 +20,7 @@ from models.examples import Example
 from models.openvino_session import OpenVinoSession
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 from models.taxonomy import Taxon, TaxonNames
+from serving.access.keys import ApiKeys
 from serving.decoding.pool import DecoderPool
 from serving.errors import RunFailed
 from serving.machine import return_freed_memory
@@ -173,7 +174,8 @@ class LiveBundle:
         open_next: Opens the bundle for a reload; runs in a thread.
         decoder: Decodes the pictures of the warm-up.
         metrics: Counts reloads and reports which model answers.
-        read_keys: Reads the API keys again.
+        read_keys: Reads the API keys again; runs in a thread.
+        replace_keys: Accepts the keys that were read.
     """
 
     def __init__(
@@ -183,13 +185,17 @@ class LiveBundle:
         decoder: DecoderPool,
         metrics: Metrics,
         *,
-        read_keys: Callable[[], None] = lambda: None,
+        read_keys: Callable[[], ApiKeys | None] = lambda: None,
+        replace_keys: Callable[[ApiKeys | None], None] = lambda _: None,
     ) -> None:
         self.current = first
         self._open_next = open_next
         self._decoder = decoder
         self._metrics = metrics
         self._read_keys = read_keys
+        self._replace_keys = replace_keys
+        self._keys_lock = asyncio.Lock()  # of each reading of the keys
+        self._pending_keys: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()  # of the warm-up and of each reload
         self._running: asyncio.Task[LoadedBundle] | None = None
         self._pending: asyncio.Task[LoadedBundle] | None = None
@@ -218,12 +224,24 @@ class LiveBundle:
 
     def request_reload(self) -> "asyncio.Task[LoadedBundle]":
         """Returns the task of the next reload, see `reload`; nobody has to await it, as its error is logged."""
-        with suppress(InputError):  # told by the reload, which reads them again
-            self._read_keys()  # at once: a withdrawn key must not live on while another reload takes its time
+        self._request_keys()  # at once: a withdrawn key must not live on while another reload takes its time
         if self._pending is None:
             self._pending = asyncio.create_task(self._reload_next())
             self._pending.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._pending
+
+    def _request_keys(self) -> "asyncio.Task[None]":
+        """Returns the task of the next reading of the keys; all that are requested during one are one."""
+        if self._pending_keys is None:
+            self._pending_keys = asyncio.create_task(self._keys_next())
+            # An error is told by the reload, which reads them again.
+            self._pending_keys.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._pending_keys
+
+    async def _keys_next(self) -> None:
+        async with self._keys_lock:
+            self._pending_keys = None
+            self._replace_keys(await run_in_daemon_thread(self._read_keys))
 
     async def close(self) -> None:
         """Ends the reloads and stops the workers; no further pictures are accepted."""
@@ -249,7 +267,7 @@ class LiveBundle:
                 self._running = None
 
     async def _reload(self) -> LoadedBundle:
-        self._read_keys()  # first, so that a key is withdrawn even if the bundle is refused
+        await asyncio.shield(self._request_keys())  # first: a key is withdrawn even if the bundle is refused
         new: LoadedBundle | None = None
         try:
             async with _ends_in_time():

@@ -15,6 +15,7 @@ from models.arrays import Flags
 from models.errors import InputError, some_of
 from models.examples import Example
 from models.taxonomy import KnownName, NameMatch, TaxaChoice, Taxon, TaxonNames
+from models.text_table import text_lines
 from serving.errors import BadParameter
 from serving.schemas import TaxonView
 
@@ -194,15 +195,7 @@ def read_taxa_lists(folder: Path | None) -> TaxaLists:
 
 
 def _read_list(path: Path) -> tuple[str, ...]:
-    try:
-        if not path.is_file():  # a pipe would be waited for, a device may never end
-            raise OSError("this is no regular file")
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"the list {path} cannot be read", value=error, limit=_LIST_FORM, remedy="correct or remove the file"
-        ) from error
-    names = tuple(name for line in text.splitlines() if (name := line.partition(_COMMENT)[0].strip()))
+    names = tuple(name for line in text_lines(path, "\n") if (name := line.partition(_COMMENT)[0].strip()))
     if not names:
         raise InputError(f"the list {path} has no names", limit=_LIST_FORM, remedy="add names or remove the file")
     return names

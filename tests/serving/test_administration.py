@@ -1,5 +1,6 @@
 """What the operator changes or reads while the service runs: API keys, metrics on a port of their own, rates."""
 
+import os
 import shutil
 import socket
 import threading
@@ -69,12 +70,14 @@ def test_a_key_taken_out_is_revoked_while_an_earlier_reload_hangs(start, keys):
         assert [reload.result().status_code for reload in reloads] == [200, 200]
 
 
-@pytest.mark.parametrize("content", ["no key", None])
+@pytest.mark.parametrize("content", ["no key", None, "pipe"])
 def test_keys_that_cannot_be_used_refuse_the_reload_and_the_old_ones_stay(start, keys, content):
     client = start(api_keys_file=keys)
-    if content is None:
+    if content != "no key":
         keys.unlink()
-    else:
+    if content == "pipe":
+        os.mkfifo(keys)
+    if content == "no key":
         keys.write_text(content)
     assert_problem(client.post("/admin/reload", headers=bearer(ADMIN_SECRET)), 409, "reload_refused")
     assert statuses(client, OLD_SECRET, "", make_key("new")[0]) == [200, 401, 401]
