@@ -27,6 +27,9 @@ Precision = Literal["fp32", "fp16", "bf16"]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 FILE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 FileName = Annotated[str, msgspec.Meta(pattern=FILE_NAME)]
+MOST_LOOK_ALIKES: Final = 3
+"""Look-alikes of each taxon: with the plant itself as many as stand side by side on a page."""
+_FEW: Final = msgspec.Meta(max_length=1_000)  # of a list that an answer searches or `/model` tells whole
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -82,12 +85,12 @@ class NetworkFile(msgspec.Struct, frozen=True):
     """What calibration plants prove about the names of each rank at these thresholds."""
     stored_as: Literal["float32", "float16"] = "float32"
     """Number format of the stored weights; float16 weights of an fp32 network are cast to float32 on loading."""
-    checks: tuple[Check, ...] = ()
-    metrics: tuple[Metric, ...] = ()
+    checks: Annotated[tuple[Check, ...], _FEW] = ()
+    metrics: Annotated[tuple[Metric, ...], _FEW] = ()
     """How accurate this file is; the figures of the fp32 network are in the record's own `metrics`."""
     note: str = ""
     """How the file was made, in words."""
-    coverages: tuple[MeasuredCoverage, ...] = ()
+    coverages: Annotated[tuple[MeasuredCoverage, ...], _FEW] = ()
     """Measured coverages of its candidate sets; empty if they were not measured."""
     place: PlaceRule | None = None
     """How place changes its scores; None without the part `place`, or if place does not help this network."""
@@ -102,8 +105,8 @@ class NetworkFile(msgspec.Struct, frozen=True):
 class FailedNetwork(msgspec.Struct, frozen=True):
     """A precision that was made but not released, because at least one of its checks failed."""
 
-    checks: tuple[Check, ...]
-    metrics: tuple[Metric, ...] = ()
+    checks: Annotated[tuple[Check, ...], _FEW]
+    metrics: Annotated[tuple[Metric, ...], _FEW] = ()
     note: str = ""
     """How it was made, in words."""
 
@@ -147,10 +150,10 @@ class BundleRecord(msgspec.Struct, frozen=True):
     input: InputSpec
     label_hash: Sha256
     networks: dict[Precision, NetworkFile]
-    metrics: tuple[Metric, ...]
+    metrics: Annotated[tuple[Metric, ...], _FEW]
     recipe: dict[str, Any]
     """The resolved recipe of the training run; absolute paths are cut to their last part."""
-    sources: tuple[DataSource, ...]
+    sources: Annotated[tuple[DataSource, ...], _FEW]
     git_commit: str
     """Commit of botanify that exported the bundle; "unknown" outside of a git checkout."""
     created: str
@@ -173,7 +176,7 @@ class BundleRecord(msgspec.Struct, frozen=True):
     """Commit of botanify that trained the network; "unknown" outside of a git checkout."""
     other_data: bool = False
     """Whether the metrics come from another manifest than the one that the network was trained with."""
-    look_alikes: dict[str, tuple[str, ...]] = {}
+    look_alikes: dict[str, Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_LOOK_ALIKES)]] = {}
     """Taxon id -> ids of the taxa that it is often taken for on calibration plants, the most frequent first."""
 
 

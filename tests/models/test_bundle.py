@@ -306,8 +306,10 @@ def test_contradicting_taxa_are_refused(sealed):
             lambda record: record.update(look_alikes={"crocus": ["crocus", "rosa"]}),
             "names taxa that taxa.json lacks (got ['rosa']",
         ),
+        (lambda record: record.update(look_alikes={"crocus": ["crocus"] * 4}), "array` of length <= 3"),
+        (lambda record: record.update(metrics=record["metrics"] * 1_001), "array` of length <= 1000"),
     ],
-    ids=["label hash", "outputs", "no hash", "no network", "left out", "look-alikes", "look-alike"],
+    ids=["label hash", "outputs", "no hash", "no network", "left out", "look-alikes", "look-alike", "4 alike", "many"],
 )
 def test_record_that_contradicts_the_bundle_is_refused(sealed, change, message):
     edit(sealed / BUNDLE_FILE, change)

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from models.arrays import Flags
+from models.bundle_record import MOST_LOOK_ALIKES
 from models.taxonomy import Taxonomy
 from training.bundling.thresholds import GRID, MIN_NAMED
 from training.evaluation.predictions import Predictions
@@ -18,8 +19,6 @@ LEAST_PLANTS: Final = 3
 LEAST_SHARE: Final = 0.05
 """Share of the calibration plants of one of the two, which a name of rank species may have wrong by its promise. Of a
 taxon with hundreds of plants, three are no habit."""
-MOST_LOOK_ALIKES: Final = 3
-"""Look-alikes of each taxon: with the plant itself as many as stand side by side on a page."""
 
 
 def mistaken_taxa(validation: Predictions, calibration: Predictions, num_taxa: int) -> Flags:
