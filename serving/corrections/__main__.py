@@ -9,12 +9,12 @@ Commands:
   python -m serving.corrections delete DIR ID...                          deletes them with their pictures
 """
 
+import os
 import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -28,7 +28,7 @@ import tyro
 
 from models.atomic_file import locked, sync
 from models.errors import InputError
-from models.metrics import NUM_BINS, calibration_error, reliability_bins, share
+from models.metrics import calibration_error, share
 from models.preprocess import sniff_format
 from models.text_table import write_csv
 from serving.corrections.record import Correction
@@ -69,10 +69,8 @@ class Export(_OfStore, frozen=True, kw_only=True):
 
     out: Path
     """New folder."""
-    reviewer: str = ""
+    reviewer: Annotated[str, msgspec.Meta(min_length=1)]
     """Takes what this person has corrected (by the name of the API key) or found right."""
-    people: int = 0
-    """Takes what so many people, told apart by API keys, say alike about one picture; 0 for the reviewer alone."""
 
 
 class Backup(_OfStore, frozen=True, kw_only=True):
@@ -138,12 +136,18 @@ def export(command: Export, store: "Store") -> str:
     """Writes the table and copies of the pictures; returns a sentence.
 
     Raises:
-        InputError: The folder exists, nothing says what is confirmed, or no picture is.
+        InputError: The folder exists, or the reviewer confirms no picture.
     """
-    if not command.reviewer and command.people < 1:
-        raise InputError("nothing says which corrections to trust", remedy="give --reviewer NAME or --people N")
     with _new_folder(command.out) as draft:
-        chosen = confirmed(list(store.all()), command.reviewer, command.people)
+        chosen = [
+            each
+            for each in store.all()
+            if each.accepted is not False
+            and (
+                (each.accepted and each.reviewer == command.reviewer)
+                or (each.certain and each.person == command.reviewer)
+            )
+        ]
         (draft / "pictures").mkdir()
         rows: dict[str, tuple[str, ...]] = {}
         names = _names_of(chosen)
@@ -164,7 +168,7 @@ def export(command: Export, store: "Store") -> str:
             raise InputError(
                 "no confirmed correction has a picture with one name",
                 value=said,
-                remedy="review some, or ask fewer people to agree",
+                remedy="review some",
             )
         write_csv(draft / TABLE_FILE, ("path", "scientific_name", "group", "split", "model"), rows.values())
     return f"{said}. Next: python training/prepare.py table {command.out / TABLE_FILE} --out DATA"
@@ -181,13 +185,20 @@ def _backup(command: Backup, store: "Store") -> str:
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
     """Gives a draft that becomes the new folder at the end of the block, on the disk, and is removed after an error."""
+    if out.name in {"", ".."} or os.path.lexists(out):  # a link that leads nowhere, too
+        raise InputError("the folder exists already", value=out, remedy="choose a new one with --out")
     beside = out.with_name(f".{out.name}.draft")
+    draft = beside / out.name
+    left = {path.name for path in beside.iterdir()} if beside.is_dir() else set()
+    if os.path.lexists(beside) and (beside.is_symlink() or not {".lock"} <= left <= {".lock", draft.name}):
+        raise InputError(
+            "the place for the draft of this folder has something else",
+            value=beside,
+            remedy="move it, or choose another --out",
+        )
     remedy = "wait for it, or choose a new folder with --out"
     with locked(beside, "another process is writing this folder", remedy=remedy):
-        draft = beside / out.name
         try:
-            if out.exists():
-                raise InputError("the folder exists already", value=out, remedy="choose a new one with --out")
             shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
             draft.mkdir()
             yield draft
@@ -224,63 +235,30 @@ def _groups_of(chosen: Iterable[Correction]) -> dict[str, str]:
     return {sha256: last(sha256) for sha256 in other}
 
 
-def confirmed(all_of_them: Sequence[Correction], reviewer: str, people: int) -> list[Correction]:
-    """Returns the corrections that the reviewer, or so many people about one of its pictures, confirm."""
-    said: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for each in all_of_them:
-        if each.person and each.certain:
-            for sha256 in each.pictures:
-                said[sha256, each.name].add(each.person)
-
-    def is_confirmed(each: Correction) -> bool:
-        if each.accepted is False:
-            return False
-        if reviewer and ((each.accepted and each.reviewer == reviewer) or (each.certain and each.person == reviewer)):
-            return True
-        return people > 0 and any(len(said[sha256, each.name]) >= people for sha256 in each.pictures)
-
-    return [each for each in all_of_them if is_confirmed(each)]
-
-
 def report(all_of_them: Iterable[Correction]) -> str:
-    """Returns how often the model was right, in all, by its score, by taxon and by week."""
+    """Returns how often the model was right, in all and by what the plant was, most mistakes first."""
     trusted = [each for each in all_of_them if each.certain and each.accepted is not False]
     if not trusted:
         return "No correction is certain."
+    by_name: dict[str, list[bool]] = defaultdict(list)
+    for each in trusted:
+        by_name[each.name].append(each.taxon_id == each.predicted)
     right = [each.taxon_id == each.predicted for each in trusted]
-    right_N = np.array(right)
     score_N = np.array([each.score for each in trusted])
+    error = calibration_error(score_N, np.array(right), np.arange(len(trusted))).value
+    order = sorted(by_name.items(), key=lambda item: (-item[1].count(False), item[0]))
     lines = [
         _shares("all", right),
-        f"mean score {score_N.mean():.3f}; "
-        f"calibration error {calibration_error(score_N, right_N, np.arange(len(trusted))).value:.3f}",
-        "\nscore: how often right",
-        *(
-            f"  {each.low:.2f} to {each.low + 1 / NUM_BINS:.2f}: {each.accuracy:.1%} of {each.num_pictures:,}"
-            for each in reliability_bins(score_N, right_N)
-        ),
+        f"mean score {score_N.mean():.3f}; calibration error {error:.3f}",
+        "\nwhat the plant was: how often right",
+        *(f"  {_shares(name, found)}" for name, found in order[:_MOST_LISTED]),
+        "\nPeople correct what is wrong more often than what is right, so these figures are lower than the true ones.",
     ]
-    groups = {"what the plant was": [each.name for each in trusted], "week": [_week(each.created) for each in trusted]}
-    for title, names in groups.items():
-        lines.append(f"\n{title}: how often right")
-        by_name: dict[str, list[bool]] = defaultdict(list)
-        for name, is_right in zip(names, right, strict=True):
-            by_name[name].append(is_right)
-        order = sorted(
-            by_name.items(), key=lambda item: (item[0] if title == "week" else -item[1].count(False), item[0])
-        )
-        lines += [f"  {_shares(name, found)}" for name, found in order[:_MOST_LISTED]]
-    said = "People correct what is wrong more often than what is right, so these figures are lower than the true ones."
-    return "\n".join([*lines, "", said])
+    return "\n".join(lines)
 
 
 def _shares(name: str, right: Sequence[bool]) -> str:
     return f"{name}: {share(sum(right), len(right))} right"
-
-
-def _week(created: str) -> str:
-    year, week, _ = date.fromisoformat(created[:10]).isocalendar()
-    return f"{year}-W{week:02}"
 
 
 if __name__ == "__main__":

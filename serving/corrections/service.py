@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 import structlog
 
-from models.errors import one_line
+from models.errors import InputError, one_line
 from serving.corrections.record import Correction
 from serving.errors import BadParameter, StoreUnavailable, UnknownAnswer
 from serving.metrics import Metrics
@@ -143,7 +143,8 @@ class CorrectionService:
             try:
                 number = await self._purger.submit(lambda: self._store.purge(self.days))
             except Exception as error:  # expired pictures must go after any failure
-                _log.error("corrections_not_purged", error=type(error).__name__)
+                reason = one_line(error) if isinstance(error, InputError) else type(error).__name__
+                _log.error("corrections_not_purged", error=reason)
                 number = 0
             if number:
                 _log.info("corrections_expired", number=number)

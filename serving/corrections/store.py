@@ -15,11 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import (
     URL,
     Boolean,
@@ -38,6 +33,7 @@ from sqlalchemy import (
     event,
     func,
     insert,
+    inspect,
     make_url,
     select,
     text,
@@ -52,9 +48,10 @@ from serving.errors import BadParameter, StoreFull, StoreUnavailable
 
 DATABASE_FILE: Final = "corrections.sqlite"
 _PICTURES: Final = "pictures"
-_MIGRATIONS: Final = Path(__file__).with_name("migrations")
+_VERSION: Final = "0001"  # of the tables
 _LOCK_S: Final = 5  # a writer waits so long for another one
 _AT_ONCE: Final = 500  # ids in a statement
+_FIRST: Final = "2020"  # an earlier date is that of a clock that was not set yet
 _ORPHAN_S: Final = 3_600.0  # a picture without a row is younger only while its row is being written
 
 metadata = MetaData()
@@ -84,6 +81,8 @@ pictures = Table(
     Column("sha256", String(64), nullable=False, index=True),
     Column("num_bytes", Integer, nullable=False),
 )
+# Alembic made it until version 0.3, so stores of both sides open on either.
+versions = Table("alembic_version", metadata, Column("version_num", String(32), primary_key=True))
 
 
 @contextmanager
@@ -128,8 +127,8 @@ class Store:
                 raise ValueError(f"the database is {address.drivername}")
             self._engine = _open(address)
             with self._engine.begin() as connection:
-                _migrate(connection)
-        except (OSError, SQLAlchemyError, ValueError, ImportError, CommandError) as error:
+                _require_tables(connection)
+        except (OSError, SQLAlchemyError, ValueError, ImportError) as error:
             raise InputError(
                 "the store of corrections cannot be opened",
                 value=one_line(error),
@@ -197,19 +196,38 @@ class Store:
 
     @_told()
     def purge(self, days: int) -> int:
-        """Deletes what is older than `days`, and pictures that belong to nothing; returns the number of corrections."""
-        before = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds")
+        """Deletes what is older than `days`, and pictures that belong to nothing; returns the number of corrections.
+
+        Raises:
+            InputError: The clock may be wrong: the newest correction is too old, too. One that was made since the clock
+                went wrong says nothing, so the youngest tenth of `days` does not count. No correction is deleted.
+            StoreUnavailable: As `put`.
+        """
+        now = datetime.now(UTC)
+        before, proof = ((now - timedelta(days=age)).isoformat(timespec="seconds") for age in (days, days / 10))
+        created = corrections.c.created
         with self._engine.connect() as connection:
-            old = connection.execute(select(corrections.c.correction_id).where(corrections.c.created < before))
+            old = connection.execute(select(corrections.c.correction_id).where(created >= _FIRST, created < before))
             ids = list(old.scalars())
-        number = self.delete(ids) if ids else 0
+            newest = connection.execute(select(func.max(created)).where(created < proof)).scalar()
+        self._purge_files()
+        if ids and (newest or "") < before:
+            raise InputError(
+                "no correction is deleted, because the newest would go, too",
+                value=newest,
+                limit=f"one after {before}",
+                remedy="correct the clock, or delete them with `python -m serving.corrections delete`",
+            )
+        return self.delete(ids) if ids else 0
+
+    def _purge_files(self) -> None:
+        """Deletes pictures that belong to nothing."""
         old_files = set()
         for path in (self._folder / _PICTURES).glob("*/*"):
             with suppress(FileNotFoundError):  # another service renamed or deleted it
                 if time.time() - path.stat().st_mtime > _ORPHAN_S:
                     old_files.add(path.name)
         self._unlink_unused(old_files)
-        return number
 
     @_told()
     def review(self, ids: Collection[str], reviewer: str, *, accepted: bool) -> int:
@@ -373,15 +391,31 @@ def _open(address: URL) -> Engine:
     return engine
 
 
-def _migrate(connection: Connection) -> None:
-    """Brings the tables to the schema of this version; another service that starts at the same time waits."""
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    newest = ScriptDirectory.from_config(config).get_current_head()
-    if MigrationContext.configure(connection).get_current_revision() != newest:  # else no lock: who reads never waits
+def _require_tables(connection: Connection) -> None:
+    """Makes the tables of a new store; another service that starts at the same time waits.
+
+    Raises:
+        InputError: The tables are those of another version.
+    """
+    found = _version(connection)
+    if found is None:  # else no lock: who reads never waits
         _lock(connection, "SELECT pg_advisory_xact_lock(7110427)")
-        command.upgrade(config, "head")  # looks again
+        found = _version(connection)
+    if found is None:
+        metadata.create_all(connection, checkfirst=False)
+        connection.execute(insert(versions), {"version_num": _VERSION})
+    elif found != _VERSION:
+        raise InputError(
+            "the store of corrections is of another version",
+            value=repr(found),
+            limit=_VERSION,
+            remedy="open it with the botanify that made it, or give a new folder or database",
+        )
+
+
+def _version(connection: Connection) -> str | None:
+    """Returns the version of the tables, None if there are none yet."""
+    return connection.execute(select(versions)).scalar() if inspect(connection).has_table(versions.name) else None
 
 
 @contextmanager

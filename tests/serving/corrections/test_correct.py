@@ -12,7 +12,7 @@ from models.errors import InputError
 from serving.access.keys import make_key
 from serving.corrections.store import Store
 from tests.serving.conftest import ready_service
-from tests.serving.corrections.kept import DAISY, ROSE, ask, correct, database, files, kept, running
+from tests.serving.corrections.kept import DAISY, ROSE, ask, correct, correction, database, files, kept, running
 from tests.serving.tiny import TAXA, TAXONOMY, assert_problem
 from tests.waiting import wait_until
 
@@ -151,6 +151,21 @@ def test_an_answer_is_corrected_only_by_the_client_that_got_it(settings, folder)
     assert [each.person for each in kept(folder)] == ["ann"]
 
 
+def test_each_client_corrects_as_itself_and_its_query_wins_over_its_form(settings, folder, monkeypatch):
+    (_, key), (secret, other) = (make_key(name) for name in ("ann", "bob"))
+    with running(settings, folder, api_keys=f"{key.line},{other.line}") as client:
+        admitted, enter = [], client.service.admission.enter
+        monkeypatch.setattr(client.service.admission, "enter", lambda name: admitted.append(name) or enter(name))
+        headers = {"Authorization": f"Bearer {secret}"}
+        address = f"/identify/{ask(client, headers=headers)}/correction"
+        form = {"taxon": (None, "crocus"), "certain": (None, "on")}
+        answer = client.post(address, files=form, params={"taxon": "Rosa rugosa", "certain": ""}, headers=headers)
+        assert answer.json()["taxon_id"] == "rosa-rugosa"
+    assert len(admitted) == 2
+    assert {*admitted} == {"key bob"}
+    assert kept(folder)[0].certain
+
+
 def test_a_full_store_refuses_pictures_but_neither_answers_nor_words(settings, folder):
     with running(settings, folder, corrections_bytes=len(ROSE) + 1) as client:
         for _ in range(2):  # the same bytes need no room
@@ -180,12 +195,13 @@ def test_the_id_of_a_correction_is_in_neither_log_nor_metrics(client):
 
 
 def test_what_is_too_old_goes_at_the_next_start(settings, folder):
-    with running(settings, folder) as client:
-        correct(client, ROSE, taxon="crocus")
-    with database(folder) as other:
-        other.execute("UPDATE corrections SET created = '2020-01-01T00:00:00+00:00'")
+    with Store(folder) as store:
+        for days in (366, 50):
+            created = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds")
+            store.put(correction(days, created=created), [b"%d" % days])
     with running(settings, folder):
-        wait_until(lambda: (files(folder), kept(folder)) == (set(), []))
+        wait_until(lambda: len(files(folder)) == 1)
+    assert [each.correction_id for each in kept(folder)] == [f"{50:032x}"]
 
 
 def test_metrics_tell_how_much_is_kept_of_how_much_and_since_when(settings, folder):

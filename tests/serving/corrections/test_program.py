@@ -90,14 +90,6 @@ def test_what_a_reviewer_found_right_is_exported_and_prepared(keep, run, exporte
     assert (tmp_path / "out" / TABLE_FILE).read_text().count(",train,") == 2  # of what tests a network nothing changes
 
 
-def test_people_agree_only_as_different_keys_about_one_picture(keep, exported):
-    for number, (person, picture) in enumerate(
-        [("ann", ROSE), ("bob", ROSE), ("ann", DAISY), ("ann", DAISY), ("", DAISY), ("", DAISY)]
-    ):
-        keep(number, picture, person=person)
-    assert exported("--people", "2")[1] == [("Rosa rugosa", ROSE)]
-
-
 def test_a_reviewer_confirms_neither_what_they_took_back_nor_what_they_are_not_certain_of(keep, run, exported):
     for number, picture in enumerate((ROSE, DAISY, CROCUS)):
         keep(number, picture, person="ann", certain=number != 1)
@@ -153,17 +145,10 @@ def test_a_damaged_database_is_one_line(keep, refused, folder, tmp_path, command
     assert "malformed" in said
 
 
-@pytest.mark.parametrize(
-    ("flags", "what"),
-    [
-        ((), "--reviewer NAME or --people N"),
-        (("--reviewer", "zoe"), "no confirmed"),
-        (("--people", "3"), "no confirmed"),
-    ],
-)
-def test_an_export_of_nothing_says_why(keep, refused, tmp_path, flags, what):
-    keep(0, ROSE, person="ann")
-    assert what in refused("export", "--out", tmp_path / "out", *flags)
+@pytest.mark.parametrize(("reviewer", "what"), [("", "--reviewer is not valid"), ("zoe", "no confirmed")])
+def test_an_export_of_nothing_says_why(keep, refused, tmp_path, reviewer, what):
+    keep(0, ROSE)
+    assert what in refused("export", "--out", tmp_path / "out", "--reviewer", reviewer)
     assert not (tmp_path / "out").exists()
 
 
@@ -173,11 +158,12 @@ def test_the_report_counts_what_people_are_certain_of(keep, run):
     for number in range(6, 10):
         keep(number, name="Crocus vernus", score=0.3)
     keep(10, certain=False)
+    keep(11, name="Rosa canina")
+    run("review", f"{11:032x}", "--reviewer", "ann", "--wrong")
     said = run("report")
     assert "all: 60.0% (31.3% to 83.2%) of 10 right" in said
     assert "Crocus vernus: 0.0% (0.0% to 49.0%) of 4 right" in said
-    assert "2026-W40: 100.0% (51.0% to 100.0%) of 4 right" in said
-    assert "0.27 to 0.33: 0.0% of 4" in said
+    assert "mean score 0.660; calibration error 0.180" in said
     assert "No correction is certain." in run("report", "--model", "other 1")
 
 
@@ -200,10 +186,11 @@ def test_a_heic_is_exported_too(keep, exported, tmp_path):
 def test_more_corrections_than_a_statement_holds_are_reviewed_and_deleted(keep, folder, monkeypatch):
     monkeypatch.setattr("serving.corrections.store._AT_ONCE", 3)
     for number in range(10):
-        keep(number, created="2020-01-01T00:00:00+00:00")
+        keep(number)
     with Store(folder) as store:
-        assert store.review([each.correction_id for each in store.all()], "ann", accepted=True) == 10
-        assert store.purge(365) == 10
+        ids = [each.correction_id for each in store.all()]
+        assert store.review(ids, "ann", accepted=True) == 10
+        assert store.delete(ids) == 10
         assert list(store.all()) == []
 
 
@@ -274,6 +261,28 @@ def test_a_backup_that_does_not_end_leaves_no_copy_and_the_next_one_is_whole(
     assert [path.name for path in out.parent.iterdir()] == ["monday"]
     assert [len(each.pictures) for each in kept(out)] == [2, 2, 2]
     assert "exists already" in refused("backup", "--out", out)
+
+
+@pytest.mark.parametrize("content", ["precious", "monday/precious", ".lock/precious"])
+def test_a_folder_in_the_place_of_a_draft_stays_as_it_is(keep, refused, tmp_path, content):
+    keep(0, ROSE)
+    precious = tmp_path / ".monday.draft" / content
+    precious.parent.mkdir(parents=True)
+    precious.touch()
+    for command in (("backup",), ("export", "--reviewer", "ann")):
+        assert "has something else" in refused(*command, "--out", tmp_path / "monday")
+    assert [path for path in (tmp_path / ".monday.draft").rglob("*") if path.is_file()] == [precious]
+
+
+@pytest.mark.parametrize("out", [".", "/", "..", "new/..", "link"])
+def test_a_backup_into_a_place_that_is_taken_is_one_error(keep, refused, tmp_path, monkeypatch, out):
+    keep(0, ROSE)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("nowhere")
+    assert refused("backup", "--out", out) == (
+        f"error (bad_input): the folder exists already (got {out}): choose a new one with --out.\n"
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {"corrections", "link"}
 
 
 def test_two_backups_into_one_folder_do_not_mix(keep, refused, tmp_path):

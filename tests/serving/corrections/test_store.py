@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,6 +100,33 @@ def test_expired_corrections_go_and_so_do_files_without_a_row(folder):
         assert [each.correction_id for each in store.all()] == [f"{0:032x}"]
         assert [path.exists() for path in lost.values()] == [False, True]
         assert (store.path(hashlib.sha256(ROSE).hexdigest()).exists(), len(files(folder))) == (True, 2)
+
+
+def days_old(*ages):
+    """Corrections that were made so many days ago, whose numbers are the days."""
+    for days in ages:
+        yield correction(days, created=(datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds"))
+
+
+def test_a_clock_that_goes_wrong_costs_no_correction(folder, monkeypatch):
+    with Store(folder) as store:
+        for each in days_old(9, 8, 5 * 365):
+            store.put(each, [b"x"])
+
+        def purged_in(days):
+            """Deletes what is too old on a clock that is so many days fast; returns what is left."""
+            moment = datetime.now(UTC) + timedelta(days=days)
+            monkeypatch.setattr(store_module, "datetime", SimpleNamespace(now=lambda _: moment))
+            with suppress(InputError):
+                store.purge(365)
+            return [int(each.correction_id, 16) for each in store.all()]
+
+        assert purged_in(4_000) == [1825, 9, 8]
+        store.put(correction(1, created=(datetime.now(UTC) + timedelta(days=4_000)).isoformat()), [])
+        assert purged_in(4_001) == [1825, 9, 8, 1]  # of the wrong clock, so it proves nothing
+        assert purged_in(-20_000) == [1825, 9, 8, 1]
+        store.put(correction(2, created="1970-01-01T00:00:30+00:00"), [])
+        assert purged_in(40) == [2, 9, 8, 1]
 
 
 @contextmanager
@@ -257,7 +284,7 @@ def test_the_33rd_correction_that_waits_is_refused():
 
 def test_what_is_too_old_is_looked_for_again_after_any_failure(monkeypatch):
     monkeypatch.setattr("serving.corrections.service._PURGE_EVERY_S", 0)
-    outcomes, again = [RuntimeError], threading.Event()
+    outcomes, again = [RuntimeError, InputError("the newest would go, too")], threading.Event()
 
     def purge(_):
         if outcomes:
@@ -272,7 +299,65 @@ def test_what_is_too_old_is_looked_for_again_after_any_failure(monkeypatch):
         task.cancel()
         correction_service.close()
 
+    with capture_logs() as logged:
+        asyncio.run(act())
+    assert [each["error"] for each in logged] == ["the newest would go, too.", "RuntimeError"]
+
+
+@pytest.mark.parametrize(("waits_s", "closed"), [(0.05, 0), (60, 1)])
+def test_the_store_is_not_closed_under_a_writer(monkeypatch, waits_s, closed):
+    monkeypatch.setattr("serving.corrections.service._CLOSE_S", waits_s)
+    ends, began, closes = threading.Event(), threading.Event(), []
+
+    def delete(_):
+        began.set()
+        ends.wait(60)
+
+    async def act():
+        correction_service = CorrectionService(SimpleNamespace(delete=delete, close=lambda: closes.append(1)), 365)
+        task = asyncio.create_task(correction_service.delete("0" * 32))
+        await asyncio.to_thread(began.wait, 60)
+        if closed:
+            ends.set()
+        correction_service.close()
+        task.cancel()
+
     asyncio.run(act())
+    ends.set()
+    assert len(closes) == closed
+
+
+OF_ALEMBIC = """
+CREATE TABLE alembic_version (
+    version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+);
+INSERT INTO alembic_version VALUES ('0001');
+CREATE TABLE corrections (
+    correction_id VARCHAR(32) NOT NULL, created VARCHAR(32) NOT NULL, person VARCHAR(200) NOT NULL,
+    model VARCHAR(200) NOT NULL, label_hash VARCHAR(64) NOT NULL, verdict_rank VARCHAR(20) NOT NULL,
+    predicted VARCHAR(200) NOT NULL, score FLOAT NOT NULL, predictions TEXT NOT NULL, taxon_id VARCHAR(200),
+    name VARCHAR(200) NOT NULL, certain BOOLEAN NOT NULL, reviewer VARCHAR(200) NOT NULL, accepted BOOLEAN,
+    PRIMARY KEY (correction_id)
+);
+CREATE TABLE pictures (
+    correction_id VARCHAR(32) NOT NULL, position INTEGER NOT NULL, sha256 VARCHAR(64) NOT NULL,
+    num_bytes INTEGER NOT NULL, PRIMARY KEY (correction_id, position),
+    FOREIGN KEY(correction_id) REFERENCES corrections (correction_id) ON DELETE CASCADE
+);
+"""
+
+
+def test_a_store_that_alembic_made_opens_and_one_of_another_version_does_not(folder):
+    folder.mkdir()
+    with database(folder) as other:
+        other.executescript(OF_ALEMBIC)
+    with Store(folder) as store:
+        store.put(correction(0), [ROSE])
+    assert [each.name for each in kept(folder)] == ["Rosa rugosa"]
+    with database(folder) as other:
+        other.execute("UPDATE alembic_version SET version_num = '0002'")
+    with pytest.raises(InputError, match=r"another version \(got '0002'; expected 0001\): open it with the botanify"):
+        Store(folder)
 
 
 OPEN_WHEN_TOLD = """
