@@ -124,7 +124,7 @@ def _serve_metrics(metrics: Metrics, host: str, port: int, header_s: float = HEA
         answer,
         http=make_protocol(header_s, header_s),
         **_PLAIN,
-        limit_concurrency=_MAX_SCRAPERS,
+        limit_concurrency=_MAX_SCRAPERS + 1,  # uvicorn refuses from this number on
         lifespan="off",
         proxy_headers=False,
     )

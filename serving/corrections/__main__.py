@@ -189,8 +189,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
         raise InputError("the folder exists already", value=out, remedy="choose a new one with --out")
     beside = out.with_name(f".{out.name}.draft")
     draft = beside / out.name
-    left = {path.name for path in beside.iterdir()} if beside.is_dir() else set()
-    if os.path.lexists(beside) and (beside.is_symlink() or not {".lock"} <= left <= {".lock", draft.name}):
+    if os.path.lexists(beside) and not _is_draft(beside, draft.name):
         raise InputError(
             "the place for the draft of this folder has something else",
             value=beside,
@@ -208,6 +207,13 @@ def _new_folder(out: Path) -> Iterator[Path]:
             sync(out.parent)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
+
+
+def _is_draft(folder: Path, name: str) -> bool:
+    """Whether a process that was killed, or is at work, has made the folder."""
+    if folder.is_symlink() or not (folder / ".lock").is_file():
+        return False
+    return {path.name for path in folder.iterdir()} <= {".lock", name}
 
 
 def _names_of(chosen: Iterable[Correction]) -> dict[str, set[str]]:

@@ -385,6 +385,7 @@ async def test_cancelled_picture_passes_its_turn_on(first):
     await decoding.add("a", 1)
     await decoding.add("b", 2)
     await decoding.cancel(("a", 1 if first == "waiting" else 0))
+    assert len(decoding.turns._waiting) == 1
     await decoding.end(("a", 0))
     await decoding.end(("a", 1))
     assert decoding.started[-1] == ("b", 2)

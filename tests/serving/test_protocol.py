@@ -5,7 +5,7 @@ import logging
 import socket
 import struct
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 import uvicorn
@@ -82,6 +82,16 @@ def test_idle_connection_is_kept_for_the_keep_alive_time(dial):
 def test_large_head_is_refused(dial, head):
     with dial(head) as connection:
         assert "64 kB" in assert_refused(receive_all(connection))
+
+
+def test_one_connection_fewer_than_the_limit_of_uvicorn_is_served_and_the_next_one_is_closed():
+    server = uvicorn.Server(config(App(), HEADER_S, DRAIN_S, limit_concurrency=3))
+    with run(server) as address, ExitStack() as stack:
+        first, second, third = (stack.enter_context(socket.create_connection(address, timeout=SOON_S)) for _ in "abc")
+        for connection in (first, second):
+            connection.sendall(GET)
+            assert receive_one(connection)[0] == 200
+        assert receive_all(third) == b""
 
 
 # ---- unread bodies

@@ -1,5 +1,6 @@
 """Invalid requests are answered with a problem document, never with a 500."""
 
+import gzip
 import struct
 import zlib
 from unittest.mock import Mock
@@ -9,6 +10,7 @@ import structlog
 from PIL import Image
 
 from serving.loaded_bundle import LoadedBundle
+from serving.schemas import Parameters
 from tests.serving.conftest import wait_until_ready
 from tests.serving.tiny import FakeNetwork, assert_problem, encode, jpeg, post
 
@@ -68,6 +70,34 @@ def test_too_many_pixels_are_refused_with_the_limit(client):
 def test_one_bad_picture_fails_the_request_and_its_index_is_given(client):
     refused = post(client, jpeg(), jpeg(), b"text", jpeg())
     assert assert_problem(refused, 415, "unsupported_format")["index"] == 2
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "deflate", "gzip, identity"])
+def test_a_compressed_body_is_told_to_come_as_it_is(client, coding):
+    response = client.post("/identify", content=gzip.compress(jpeg()), headers={"Content-Encoding": coding})
+    problem = assert_problem(response, 415, "unsupported_format")
+    assert problem["detail"].startswith(f"The body is compressed (got Content-Encoding: {coding}; expected no")
+    assert response.headers["Accept-Encoding"] == "identity"
+    assert post(client, headers={"Content-Encoding": "Identity"}).status_code == 200
+
+
+def test_json_in_place_of_pictures_is_told_what_the_service_reads(client):
+    for send in (
+        {"json": {"images": ["/9j/4AAQSkZJRg=="]}},
+        {"files": {"image": b'{"url": "https://example.org/a.jpg"}'}},
+    ):
+        problem = assert_problem(client.post("/identify", **send), 415, "unsupported_format")
+        for words in ("got JSON", "the form field `image`", "neither JSON nor base64, and fetches no addresses"):
+            assert words in problem["detail"]
+
+
+def test_fields_of_a_form_or_query_that_nobody_filled_in_count_as_not_sent(client):
+    empty = dict.fromkeys(Parameters.__struct_fields__, "")
+    files = [("image", ("a.jpg", jpeg())), *((name, (None, "")) for name in empty), ("taxa", (None, "Rosa"))]
+    answer = client.post("/identify", files=files, params=empty)
+    assert answer.status_code == 200, answer.text
+    assert {each["genus"] for each in answer.json()["predictions"]} == {"Rosa"}
+    assert client.get("/species", params={"q": "", "limit": "", "lang": ""}).status_code == 200
 
 
 # ---- internal errors
