@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -71,8 +70,7 @@ def create_app(
     """
     metrics = Metrics()
     limiter = None if settings.rate_per_minute is None else RateLimiter(settings.rate_per_minute, settings.rate_burst)
-    read_own_keys = partial(read_keys, settings.api_keys, settings.api_keys_file)
-    access = AccessControl(read_own_keys(), limiter)
+    access = AccessControl(read_keys(settings.api_keys, settings.api_keys_file), limiter)
     num_decoders = settings.num_decoders or cores()
     decode_limits = DecodeLimits(settings.max_picture_bytes, settings.decode_budget_bytes, settings.decode_s)
     pool = decoder or DecoderPool(num_decoders, decode_limits, metrics)
@@ -85,12 +83,13 @@ def create_app(
         client_share=settings.client_share,
     )
 
+    def read_keys_again() -> None:
+        access.replace_keys(read_keys(settings.api_keys, settings.api_keys_file))
+
     def open_next() -> LoadedBundle:
         return open_bundle(settings, metrics, session)
 
-    live_bundle = LiveBundle(
-        open_next(), open_next, pool, metrics, read_keys=read_own_keys, replace_keys=access.replace_keys
-    )
+    live_bundle = LiveBundle(open_next(), open_next, pool, metrics, read_keys=read_keys_again)
     admission = Admission(admission_limits, metrics)
     readiness = Readiness(
         is_warm=lambda: live_bundle.is_warm,

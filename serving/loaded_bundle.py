@@ -20,7 +20,6 @@ from models.examples import Example
 from models.openvino_session import OpenVinoSession
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 from models.taxonomy import Taxon, TaxonNames
-from serving.access.keys import ApiKeys
 from serving.decoding.pool import DecoderPool
 from serving.errors import RunFailed
 from serving.machine import return_freed_memory
@@ -175,7 +174,6 @@ class LiveBundle:
         decoder: Decodes the pictures of the warm-up.
         metrics: Counts reloads and reports which model answers.
         read_keys: Reads the API keys again; runs in a thread.
-        replace_keys: Accepts the keys that were read.
     """
 
     def __init__(
@@ -185,15 +183,13 @@ class LiveBundle:
         decoder: DecoderPool,
         metrics: Metrics,
         *,
-        read_keys: Callable[[], ApiKeys | None] = lambda: None,
-        replace_keys: Callable[[ApiKeys | None], None] = lambda _: None,
+        read_keys: Callable[[], None] = lambda: None,
     ) -> None:
         self.current = first
         self._open_next = open_next
         self._decoder = decoder
         self._metrics = metrics
         self._read_keys = read_keys
-        self._replace_keys = replace_keys
         self._keys_lock = asyncio.Lock()  # of each reading of the keys
         self._pending_keys: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()  # of the warm-up and of each reload
@@ -241,7 +237,7 @@ class LiveBundle:
     async def _keys_next(self) -> None:
         async with self._keys_lock:
             self._pending_keys = None
-            self._replace_keys(await run_in_daemon_thread(self._read_keys))
+            await run_in_daemon_thread(self._read_keys)
 
     async def close(self) -> None:
         """Ends the reloads and stops the workers; no further pictures are accepted."""

@@ -15,6 +15,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -23,12 +24,11 @@ from models.program import explain_missing_packages, run_program
 explain_missing_packages("make serve")
 
 import msgspec
-import numpy as np
 import tyro
 
 from models.atomic_file import locked, sync
 from models.errors import InputError
-from models.metrics import calibration_error, share
+from models.metrics import share
 from models.preprocess import sniff_format
 from models.text_table import write_csv
 from serving.corrections.record import Correction
@@ -249,14 +249,9 @@ def report(all_of_them: Iterable[Correction]) -> str:
     by_name: dict[str, list[bool]] = defaultdict(list)
     for each in trusted:
         by_name[each.name].append(each.taxon_id == each.predicted)
-    right = [each.taxon_id == each.predicted for each in trusted]
-    score_N = np.array([each.score for each in trusted])
-    error = calibration_error(score_N, np.array(right), np.arange(len(trusted))).value
     order = sorted(by_name.items(), key=lambda item: (-item[1].count(False), item[0]))
     lines = [
-        _shares("all", right),
-        f"mean score {score_N.mean():.3f}; calibration error {error:.3f}",
-        "\nwhat the plant was: how often right",
+        _shares("all", list(chain.from_iterable(by_name.values()))),
         *(f"  {_shares(name, found)}" for name, found in order[:_MOST_LISTED]),
         "\nPeople correct what is wrong more often than what is right, so these figures are lower than the true ones.",
     ]

@@ -238,10 +238,8 @@ def test_a_form_of_empty_pictures_and_a_file_without_bytes_are_no_image(parts, i
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (["file", "k", "file"], "the fields k, file"),
-        (["image[]"], "the fields image[]"),
-        (["\u202e" + "x" * 50], "the fields \\u202e" + "x" * 39),
-        (["a", "b", "c", "d", "e", "f", "g"], "the fields a, b, c, d, e and 2 more"),
+        (["file", "k", "image[]", "file", "\u202e" + "x" * 50], "the fields k, file, image[], \\u202e" + "x" * 39),
+        ("abcdefg", "the fields a, b, c, d, e and 2 more"),
         ([], "no fields"),
     ],
 )

@@ -81,16 +81,6 @@ def test_a_compressed_body_is_told_to_come_as_it_is(client, coding):
     assert post(client, headers={"Content-Encoding": "Identity"}).status_code == 200
 
 
-def test_json_in_place_of_pictures_is_told_what_the_service_reads(client):
-    for send in (
-        {"json": {"images": ["/9j/4AAQSkZJRg=="]}},
-        {"files": {"image": b'{"url": "https://example.org/a.jpg"}'}},
-    ):
-        problem = assert_problem(client.post("/identify", **send), 415, "unsupported_format")
-        for words in ("got JSON", "the form field `image`", "neither JSON nor base64, and fetches no addresses"):
-            assert words in problem["detail"]
-
-
 def test_fields_of_a_form_or_query_that_nobody_filled_in_count_as_not_sent(client):
     empty = dict.fromkeys(Parameters.__struct_fields__, "")
     files = [("image", ("a.jpg", jpeg())), *((name, (None, "")) for name in empty), ("taxa", (None, "Rosa"))]

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sqlite3
 import subprocess
 import tempfile
 import threading
@@ -17,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from serving.corrections.store import DATABASE_FILE, Store
+from serving.corrections.store import Store
 from tests.serving.program import run, service
 from tests.serving.tiny import jpeg
 
@@ -162,33 +161,3 @@ def test_a_frozen_postgresql_neither_holds_corrections_nor_the_stop(bundle_folde
                 assert running.stop() == 0
                 stopped = time.monotonic()
         assert stopped - stopping < 25  # as docs/operate.md says
-
-
-def peak_bytes(process):
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
-
-
-@pytest.mark.slow
-def test_corrections_that_wait_for_a_locked_file_count_as_held(bundle_folder, tmp_path):
-    pictures = [("image", jpeg() + bytes(9_500_000)) for _ in range(5)]
-    with service(bundle_folder, "--corrections", str(tmp_path), *FLAGS) as running, running.client() as client:
-        request_id = client.post("/identify", files=pictures).json()["request_id"]
-
-        def correct(_=None):
-            where = f"/identify/{request_id}/correction"
-            return client.post(where, params={"other": "a rose"}, files=pictures).status_code
-
-        before = peak_bytes(running.process)
-        with sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None) as other, ThreadPoolExecutor(34) as pool:
-            other.execute("BEGIN EXCLUSIVE")
-            answers = list(pool.map(correct, range(34)))
-            other.execute("ROLLBACK")
-        assert {*answers} == {httpx.codes.SERVICE_UNAVAILABLE}
-        grown = peak_bytes(running.process) - before
-        assert (
-            grown < 2 * 256_000_000
-        )  # --max-held-bytes, and as much for the pieces of pictures before they are joined
-        # The last call that waited for the lock may still be under way, and refuses others until it has ended.
-        later = (time.sleep(1) or correct() for _ in range(30))
-        assert httpx.codes.OK in later

@@ -4,11 +4,9 @@ import asyncio
 import hashlib
 import os
 import stat
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -360,25 +358,18 @@ def test_a_store_that_alembic_made_opens_and_one_of_another_version_does_not(fol
         Store(folder)
 
 
-OPEN_WHEN_TOLD = """
-import sys
-from pathlib import Path
-from serving.corrections.store import Store
-print("ready", flush=True)
-sys.stdin.readline()
-Store(Path(sys.argv[1])).close()
-"""
+def test_services_that_open_a_new_folder_at_the_same_moment_all_start(folder, monkeypatch):
+    lock, waited = store_module._lock, []
 
+    def lock_late(connection, statement):
+        monkeypatch.setattr(store_module, "_lock", lock)
+        Store(folder).close()  # another service has made the tables meanwhile
+        lock(connection, statement)
+        waited.append(statement)
 
-def test_services_that_open_a_new_folder_at_the_same_moment_all_start(folder):
-    command = [sys.executable, "-c", OPEN_WHEN_TOLD, folder]
-    with ExitStack() as stack:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        services = [stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(3)]
-        assert [each.stdout.readline() for each in services] == ["ready\n"] * 3
-        for each in services:
-            each.stdin.close()
-        assert [each.wait() for each in services] == [0, 0, 0]
+    monkeypatch.setattr(store_module, "_lock", lock_late)
+    Store(folder).close()
+    assert (kept(folder), len(waited)) == ([], 1)
 
 
 @pytest.mark.parametrize(
