@@ -110,6 +110,12 @@ class UnreadableImage(PictureError):
 
     code = "unreadable_image"
 
+    @classmethod
+    def damaged(cls, problem: str, value: str | None = None) -> "UnreadableImage":
+        """Returns the error of a file that is damaged or not complete."""
+        limit = "a complete, undamaged file"
+        return cls(problem, value=value, limit=limit, remedy="send the original photograph again")
+
 
 class TooManyPixels(PictureError):
     """The picture is larger than the limit of its format (HTTP 422)."""

@@ -126,11 +126,8 @@ def _check_boxes(name: str, data: bytes) -> None:
     for number, end in enumerate(itertools.chain.from_iterable(_extent_ends(data, *each) for each in places), 1):
         _require(name, "extents", number, MAX_PARTS)
         if end > len(data):  # libheif paints the tiles that are missing in one color
-            raise UnreadableImage(
-                f"the {name} picture does not decode",
-                value=f"{len(data):,} of at least {end:,} bytes",
-                limit="a complete, undamaged file",
-                remedy="send the original photograph again",
+            raise UnreadableImage.damaged(
+                f"the {name} picture does not decode", f"{len(data):,} of at least {end:,} bytes"
             )
 
 

@@ -150,12 +150,8 @@ def open_picture(data: bytes) -> Iterator[tuple[str, Image.Image]]:
     except (InputError, MemoryError):
         raise
     except Exception as error:  # Pillow's plugins raise SyntaxError, ValueError, struct.error and others
-        raise UnreadableImage(
-            f"the {name} picture does not decode",
-            # Without Pillow's message, which has addresses in memory and bytes as Python writes them.
-            limit="a complete, undamaged file",
-            remedy="send the original photograph again",
-        ) from error
+        # Without Pillow's message, which has addresses in memory and bytes as Python writes them.
+        raise UnreadableImage.damaged(f"the {name} picture does not decode") from error
 
 
 def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:

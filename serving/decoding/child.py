@@ -116,8 +116,7 @@ class _Decoder:
         except MemoryError:
             return Failed.of(_too_large("the picture needs more memory than its header says", memory_bytes))
         except Exception:  # decoders raise many kinds of errors for damaged or hostile files
-            remedy = "send the original photograph again"
-            return Failed.of(UnreadableImage("the picture cannot be decoded", remedy=remedy))
+            return Failed.of(UnreadableImage.damaged("the picture cannot be decoded"))
 
 
 def _too_large(problem: str, num_bytes: int) -> UnreadableImage:

@@ -188,9 +188,7 @@ class DecoderPool:
             if self._is_closed:
                 raise _closed()
         if num_crashes == _ATTEMPTS:
-            limit = "a complete, undamaged file"
-            remedy = "send the original photograph again"
-            raise UnreadableImage(f"the {picture_format} picture crashes its decoder", limit=limit, remedy=remedy)
+            raise UnreadableImage.damaged(f"the {picture_format} picture crashes its decoder")
         raise NotReady.with_retry("two processes that decoded the picture have ended", 1)
 
     async def _decode_in_child(self, data: bytes, spec: InputSpec, time: DecodeTime) -> Decoded:
