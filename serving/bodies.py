@@ -33,6 +33,7 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 _MAX_PARTS: Final = 64
 _MAX_BOUNDARY_LENGTH: Final = 70  # RFC 2046, section 5.1.1
 _MAX_WARNINGS: Final = 10
+_ANY_BYTES: Final = "latin-1"  # decodes every file name; the names of fields are read as UTF-8 afterwards
 # Boundaries, headers, preamble and epilogue of a form; 64 ordinary parts take a third of it. Without this limit a
 # preamble could be endless, and folded headers cost the parser 300 times as much as content.
 _MAX_OVERHEAD_BYTES: Final = 65_536
@@ -188,7 +189,7 @@ def _parser(boundary: str) -> PushMultipartParser:
             limit=f"1 to {_MAX_BOUNDARY_LENGTH}",
             remedy="let your HTTP library set the header Content-Type",
         )
-    return PushMultipartParser(boundary)
+    return PushMultipartParser(boundary, header_charset=_ANY_BYTES)
 
 
 class _Content:
@@ -264,7 +265,7 @@ class _Form:
         return Body(self._pictures, self._fields, unknown_warnings("form field", self._unknown))
 
     def _begin_part(self, segment: MultipartSegment) -> None:
-        self._name = name = segment.name or ""
+        self._name = name = (segment.name or "").encode(_ANY_BYTES, "replace").decode("utf-8", "replace")
         self._has_file = bool(segment.filename)
         self._content = _Content()
         self._num_bytes = 0

@@ -58,11 +58,11 @@ def read(*chunks, content_type=MULTIPART, content_length=None, limits=LIMITS, pa
 @pytest.mark.parametrize("num_bytes", [1, 2, 3, 7, 64, 100_000])
 def test_form_is_read_the_same_in_chunks_of_any_size(num_bytes):
     tricky = b"\r\n--" + BOUNDARY.encode()[:-1] + b"\r\r\n-" + bytes(range(256))
-    body = form(part("image", tricky, filename="a.jpg"), part("k", b"3"), part("note", b"x"), part("image", b"second"))
+    body = form(part("image", tricky, filename="a.jpg"), part("k", b"3"), part("Größe", b"x"), part("image", b"second"))
     result = read(*cut(body, num_bytes))
     assert result.pictures == [tricky, b"second"]
     assert result.fields == {"k": ["3"]}
-    assert result.warnings == ["The form field 'note' is not known and was ignored."]
+    assert result.warnings == ["The form field 'Größe' is not known and was ignored."]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,10 @@ def test_form_is_read_the_same_in_chunks_of_any_size(num_bytes):
         form(part("image", b"picture", filename='a"b;c.jpg')),
         form(part("image", b"picture", filename="x" * 3_000)),
         form(part("image", b"picture", filename="Gänseblümchen.jpg")),
+        START
+        + 'Content-Disposition: form-data; name="image"; filename="Gänse.jpg"\r\n\r\n'.encode("latin-1")
+        + b"picture"
+        + END,
         form(part("image", b"picture", more="Content-Type: image/jpeg; charset=nonsense\r\n")),
         form(part("image", b"picture", more="Content-Length: 7\r\n")),
         START + b"content-disposition:form-data;name=image\r\n\r\npicture" + END,
@@ -131,7 +135,6 @@ MALFORMED = {
     "header without a colon": START + b"form-data name=image\r\n\r\npicture" + END,
     "header without a name": START + b": form-data\r\n\r\npicture" + END,
     "header with a bad name": START + b"Content Disposition\0: form-data\r\n\r\npicture" + END,
-    "header in no charset": START + b"Content-Disposition: form-data; name=\xff\r\n\r\nx" + END,
     "header of zeros": START + bytes(100) + b"\r\n\r\nx" + END,
     "header that begins folded": START + b" folded\r\n" + REST,
     "header folded to nothing": START + IMAGE + b"  \r\n\r\npicture" + END,
