@@ -9,14 +9,13 @@ from typing import Final
 from PIL import Image, JpegImagePlugin
 
 from models.exif import exif_orientation
-from models.file_structure import jpeg_scans, webp_canvas
+from models.file_structure import jpeg_scans, sniff_format, webp_canvas
 from models.preprocess import (
     InputSpec,
     checked_format,
     needed_side_px,
     open_picture,
     reduce_scale,
-    sniff_format,
 )
 
 # Peak bytes a pixel of the formats that are not decoded straight into Pillow's picture. WebP: two canvases, the frame,

@@ -1,4 +1,4 @@
-"""Limits the structure of a picture file before a decoder sees it, and refuses a HEIC or AVIF file that is cut off.
+"""Looks at a picture file before a decoder does: tells its format, limits its parts, refuses a HEIC that is cut off.
 
 Decoders spend time and memory on each marker, chunk, box and scan, and a file of a few kilobytes can hold many of them:
 a JPEG of 149 kB with 3,000 scans took more than five seconds. The limits are far above what cameras and editors write.
@@ -9,7 +9,26 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from models.errors import UnreadableImage
+from models.errors import UnreadableImage, UnsupportedFormat
+
+SUPPORTED_FORMATS: Final = "JPEG, PNG, WebP, HEIC or AVIF"
+HEIF_SEQUENCE: Final = "a HEIF sequence, as of bursts and Live Photos"
+_HEIF_BRANDS: Final = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
+HEIF_SEQUENCES: Final = frozenset({b"hevc", b"hevx", b"msf1"})
+_AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
+# First bytes -> what people send for a picture.
+_OTHER_FORMATS: Final = {
+    rb"II[*+]\0|MM\0[*+]|IIR[OS]|IIU\0|MMOR|FUJIFILM|\0MRM|FOVb|....ftypcrx ": "a TIFF or camera raw file",
+    rb"....ftyp(hev[cmsx]|msf1)": HEIF_SEQUENCE,
+    rb"....(ftyp|moov|mdat|wide)|\x1aE\xdf\xa3|RIFF....AVI ": "a video",
+    rb"\xff\x0a|....JXL ": "a JPEG XL picture",
+    rb"....jP  |\xff\x4f\xff\x51": "a JPEG 2000 picture",
+    rb"BM....\0\0\0\0": "a BMP picture",
+    rb"GIF8": "a GIF picture",
+    rb"8BP[SB]": "a Photoshop file",
+    rb"%PDF": "a PDF document",
+    rb"\W{,4}((<\?xml|<!--|<!DOCTYPE svg).{,2000})?<svg": "an SVG drawing",
+}
 
 # Markers of a JPEG, or chunks of a PNG or WebP, frames included. libpng writes a chunk for each 8 kB of a PNG.
 MAX_PARTS: Final = 20_000
@@ -28,6 +47,34 @@ _START_OF_SCAN = 0xDA
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15, without DHT, JPG and DAC
 _WITHOUT_LENGTH: Final = frozenset({*range(0x01, 0xC0), 0xD8})
+
+
+def sniff_format(data: bytes) -> str:
+    """Detects JPEG, PNG, WEBP, HEIF or AVIF from the leading bytes; an UnsupportedFormat if it is another format."""
+    if data.startswith(b"\xff\xd8\xff"):
+        return "JPEG"
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "PNG"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "WEBP"
+    if data[4:8] == b"ftyp":  # ISO/IEC 14496-12, 4.3: a major and compatible brands
+        size = min(int.from_bytes(data[:4]), 256)
+        brands = {data[8:12], *(data[at : at + 4] for at in range(16, size, 4))}
+        if brands & _AVIF_BRANDS:
+            return "AVIF"
+        if brands & _HEIF_BRANDS:
+            return "HEIF"
+    problem = "the file is not a picture in an accepted format"
+    for start, words in _OTHER_FORMATS.items():
+        if re.match(start, data[:3_000], re.DOTALL):
+            raise UnsupportedFormat(
+                problem, value=words, limit=SUPPORTED_FORMATS, remedy="save it as JPEG and send that"
+            )
+    is_text = all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in data[:32])
+    value = "text" if is_text else f"bytes starting {data[:8].hex(' ')}"
+    raise UnsupportedFormat(
+        problem, value=value if data else "nothing", limit=SUPPORTED_FORMATS, remedy="send the original photograph"
+    )
 
 
 def check_structure(name: str, data: bytes) -> None:

@@ -18,9 +18,9 @@ import pillow_heif
 from PIL import Image, PngImagePlugin
 
 from models.arrays import Singles
-from models.errors import InputError, TooManyPixels, UnreadableImage, UnsupportedFormat
+from models.errors import InputError, TooManyPixels, UnreadableImage
 from models.exif import Capture, exif_orientation, read_capture
-from models.file_structure import check_structure, webp_canvas
+from models.file_structure import HEIF_SEQUENCE, HEIF_SEQUENCES, check_structure, sniff_format, webp_canvas
 
 pillow_heif.register_heif_opener()
 # Disables Pillow's own limit: PIXEL_LIMITS, one for each format, are checked as soon as the header is read.
@@ -39,9 +39,6 @@ PIXEL_LIMITS: Final[dict[str, int]] = {
 }
 # The longest side of a JPEG in libjpeg. Pillow takes 8 bytes for each row of a picture, however short the row.
 MAX_SIDE_PX: Final = 65_500
-SUPPORTED_FORMATS: Final = "JPEG, PNG, WebP, HEIC or AVIF"
-_HEIF_BRANDS: Final = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
-_AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
 # EXIF orientation (CIPA DC-008, tag 274) -> operation that makes the picture upright; 5 and more swap its sides.
 _UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -102,31 +99,6 @@ class Picture(msgspec.Struct, frozen=True):
     capture: Capture
 
 
-def sniff_format(data: bytes) -> str:
-    """Detects the format, a key of `PIXEL_LIMITS`, from the leading bytes; an UnsupportedFormat if there is none."""
-    if data.startswith(b"\xff\xd8\xff"):
-        return "JPEG"
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "PNG"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "WEBP"
-    if data[4:8] == b"ftyp":  # ISO/IEC 14496-12, 4.3: a major and compatible brands
-        size = min(int.from_bytes(data[:4], "big"), 256)
-        brands = {data[8:12], *(data[at : at + 4] for at in range(16, size, 4))}
-        if brands & _AVIF_BRANDS:
-            return "AVIF"
-        if brands & _HEIF_BRANDS:
-            return "HEIF"
-    is_text = all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in data[:32])
-    start = "text" if is_text else f"bytes starting {data[:8].hex(' ')}"
-    raise UnsupportedFormat(
-        "the file is not a picture in an accepted format",
-        value=start if data else "nothing",
-        limit=SUPPORTED_FORMATS,
-        remedy="send the original photograph",
-    )
-
-
 def checked_format(data: bytes) -> str:
     """Detects the format, and checks what can be checked without the decoder; a PictureError if it is refused."""
     name = sniff_format(data)
@@ -150,8 +122,11 @@ def open_picture(data: bytes) -> Iterator[tuple[str, Image.Image]]:
     except (InputError, MemoryError):
         raise
     except Exception as error:  # Pillow's plugins raise SyntaxError, ValueError, struct.error and others
+        problem = f"the {name} picture does not decode"
+        if data[8:12] in HEIF_SEQUENCES:
+            raise UnreadableImage(problem, value=HEIF_SEQUENCE, remedy="save a picture of it as JPEG") from error
         # Without Pillow's message, which has addresses in memory and bytes as Python writes them.
-        raise UnreadableImage.damaged(f"the {name} picture does not decode") from error
+        raise UnreadableImage.damaged(problem) from error
 
 
 def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:

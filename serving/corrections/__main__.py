@@ -28,8 +28,8 @@ import tyro
 
 from models.atomic_file import locked, sync
 from models.errors import InputError
+from models.file_structure import sniff_format
 from models.metrics import share
-from models.preprocess import sniff_format
 from models.text_table import write_csv
 from serving.corrections.record import Correction
 

@@ -14,7 +14,8 @@ from models.arrays import Singles
 from models.decode_cost import header_cost
 from models.errors import InputError, PictureError, UnreadableImage
 from models.exif import Capture
-from models.preprocess import InputSpec, sniff_format
+from models.file_structure import sniff_format
+from models.preprocess import InputSpec
 from serving.decoding.process import ChildCrashed, ChildLost, ChildProcess, DecodeTime, OutOfTime
 from serving.errors import NotReady, Overloaded, TooLarge
 from serving.metrics import Metrics

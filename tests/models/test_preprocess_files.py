@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from models.errors import PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
+from models.file_structure import sniff_format
 from models.preprocess import (
     PIXEL_LIMITS,
     picture_to_input,
     read_picture,
-    sniff_format,
     upright_size,
 )
 from tests.make import ran
@@ -61,41 +61,59 @@ def test_every_brand_of_a_format_counts(brand, name):
     assert sniff_format(b"\0\0\0\x10ftyp" + brand + b"\0\0\0\0") == name
 
 
-NO_PICTURES = {
-    "GIF": drawn_as("GIF"),
-    "BMP": drawn_as("BMP"),
-    "TIFF": drawn_as("TIFF"),
-    "ICO": drawn_as("ICO"),
-    "JPEG 2000": drawn_as("JPEG2000"),
-    "SVG": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
-    "HTML": b"<!DOCTYPE html><html></html>",
-    "PDF": b"%PDF-1.7\n",
-    "WAV": b"RIFF\x24\0\0\0WAVEfmt ",
-    "MP4": MP4,
-    "two bytes of a JPEG": b"\xff\xd8",
-    "zeros": b"\0" * 100,
-    "nothing": b"",
-}
+RAW = "a TIFF or camera raw file"
+SEQUENCE = "a HEIF sequence, as of bursts and Live Photos"
+SVG = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
+OTHERS = [
+    (drawn_as("TIFF"), RAW),
+    (b"MM\0*\0\0\0\x08", RAW),
+    (b"IIRO\x08\0\0\0", RAW),
+    (b"IIU\0\x18\0\0\0", RAW),
+    (b"FUJIFILMCCD-RAW 0201", RAW),
+    (b"\0\0\0\x18ftypcrx \0\0\0\1crx isom", RAW),
+    (b"\0\0\0\x18ftyphevs\0\0\0\0hevsiso8", SEQUENCE),
+    (MP4, "a video"),
+    (b"\0\0\0\x14ftypqt  \0\0\0\0qt  ", "a video"),
+    (b"\0\0\0\x08wide\0\0\0\0mdat", "a video"),
+    (b"\xff\x0a\x7f\x02", "a JPEG XL picture"),
+    (b"\0\0\0\x0cJXL \r\n\x87\n", "a JPEG XL picture"),
+    (drawn_as("JPEG2000"), "a JPEG 2000 picture"),
+    (b"\xff\x4f\xff\x51\0\x2f", "a JPEG 2000 picture"),
+    (drawn_as("BMP"), "a BMP picture"),
+    (drawn_as("GIF"), "a GIF picture"),
+    (b"8BPS\0\1", "a Photoshop file"),
+    (b"%PDF-1.7\n", "a PDF document"),
+    (SVG, "an SVG drawing"),
+    (b"\xef\xbb\xbf<?xml version='1.0'?>\n<!-- a leaf -->\n" + SVG, "an SVG drawing"),
+]
+UNKNOWN = [
+    (b"", "nothing"),
+    (b"vm\n", "text"),
+    (b"BMW is a car, not a picture", "text"),
+    (b"<!DOCTYPE html>\r\n\t<html>" + SVG, "text"),
+    (b"\0asm\x01\0\0\0\0", "bytes starting 00 61 73 6d 01 00 00 00"),
+    (b"\xff\xd8", "bytes starting ff d8"),
+    (b"RIFF\x24\0\0\0WAVEfmt ", "bytes starting 52 49 46 46 24 00 00 00"),
+    (drawn_as("ICO"), "bytes starting 00 00 01 00 01 00 08 08"),
+    (bytes(100), "bytes starting 00 00 00 00 00 00 00 00"),
+]
 
 
-@pytest.mark.parametrize("data", NO_PICTURES.values(), ids=NO_PICTURES)
 @pytest.mark.parametrize("function", [read_picture, upright_size, sniff_format])
-def test_other_bytes_are_an_unsupported_format(function, data):
-    with pytest.raises(UnsupportedFormat, match="JPEG, PNG, WebP, HEIC or AVIF"):
-        function(data)
+def test_other_bytes_are_named_with_what_to_do(function):
+    for data, got in OTHERS + UNKNOWN:
+        remedy = "save it as JPEG and send that" if (data, got) in OTHERS else "send the original photograph"
+        with pytest.raises(UnsupportedFormat) as refused:
+            function(data)
+        assert str(refused.value) == (
+            f"the file is not a picture in an accepted format (got {got}; expected JPEG, PNG, WebP, HEIC or AVIF): "
+            f"{remedy}."
+        )
 
 
-@pytest.mark.parametrize(
-    ("data", "got"),
-    [
-        (b"", "nothing"),
-        (b"vm\n", "text"),
-        (b"<!DOCTYPE html>\r\n\t<html>", "text"),
-        (b"\0asm\x01\0\0\0\0", "bytes starting 00 61 73 6d 01 00 00 00"),
-    ],
-)
-def test_file_that_is_no_picture_is_described_for_people(data, got):
-    with pytest.raises(UnsupportedFormat, match=f"[(]got {got};"):
+def test_sequence_of_pictures_without_one_by_itself_is_named():
+    data = encode(scene(), "HEIF").replace(b"ftypheic", b"ftypmsf1").replace(b"meta", b"moov")
+    with pytest.raises(UnreadableImage, match=rf"does not decode \(got {SEQUENCE}\): save a picture of it as JPEG"):
         read_picture(data)
 
 

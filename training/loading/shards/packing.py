@@ -28,7 +28,8 @@ from models.atomic_file import remove_leftovers, write_bytes
 from models.cores import cores
 from models.errors import DataError, PictureError, some_of
 from models.exif import exif_orientation
-from models.preprocess import open_picture, read_picture, sniff_format, upright_size
+from models.file_structure import sniff_format
+from models.preprocess import open_picture, read_picture, upright_size
 from models.program import read_part, tell_next
 from training.dataset.manifest import MANIFEST_FILE, Manifest
 from training.loading.negatives import LIST, listed_pictures, table_of
