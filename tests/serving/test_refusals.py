@@ -2,7 +2,6 @@
 
 import gzip
 import struct
-import zlib
 from unittest.mock import Mock
 
 import pytest
@@ -11,20 +10,9 @@ from PIL import Image
 
 from serving.loaded_bundle import LoadedBundle
 from serving.schemas import Parameters
+from tests.models.pictures import claiming_size
 from tests.serving.conftest import wait_until_ready
 from tests.serving.tiny import FakeNetwork, assert_problem, encode, jpeg, post
-
-
-def png_header(width, height):
-    """A PNG whose header states this size and that holds no pixels."""
-
-    def chunk(kind, content):
-        checksum = zlib.crc32(kind + content)
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
-
 
 # ---- pictures that need too much memory
 
@@ -53,7 +41,7 @@ def test_a_picture_may_need_540_megabytes_but_not_800(client):
         (b"just some text", 415, "unsupported_format"),
         (jpeg(size=(300, 300))[:500], 422, "unreadable_image"),
         (b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(50), 422, "unreadable_image"),
-        (png_header(100, 100), 422, "unreadable_image"),
+        (claiming_size("PNG", (100, 100)), 422, "unreadable_image"),
     ],
     ids=["text", "JPEG", "HEIC", "PNG without pixels"],
 )
@@ -62,7 +50,7 @@ def test_what_is_no_whole_picture_is_refused_at_its_place(client, data, status, 
 
 
 def test_too_many_pixels_are_refused_with_the_limit(client):
-    problem = assert_problem(post(client, png_header(10_000, 10_000)), 422, "too_many_pixels")
+    problem = assert_problem(post(client, claiming_size("PNG", (10_000, 10_000))), 422, "too_many_pixels")
     assert "100.0 megapixels" in problem["detail"]
     assert "at most 40 megapixels" in problem["detail"]
 
