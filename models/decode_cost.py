@@ -21,6 +21,7 @@ from models.preprocess import (
 # Peak bytes a pixel of the formats that are not decoded straight into Pillow's picture. WebP: two canvases, the frame,
 # the picture. HEIF and AVIF: planes, interleaved RGB, the picture; AVIF with full chroma and 10 bits takes 13.5.
 _FRAME_WEIGHTS: Final = {"WEBP": 16.0, "HEIF": 9.0, "AVIF": 12.0}
+_DEEP_WEIGHTS: Final = {"HEIF": 5.0}  # more than 8 bits, for whose planes and RGB two bytes are taken
 _ALPHA_WEIGHTS: Final = {"WEBP": 1.0, "HEIF": 1.0, "AVIF": 2.5}
 # Bytes a pixel of Pillow's pictures by mode; Pillow pads RGB to four.
 _MODE_WEIGHTS: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2}
@@ -62,7 +63,8 @@ def decode_cost(data: bytes, spec: InputSpec) -> int:
         is_rgb = opened.mode == "RGB" and "transparency" not in opened.info
         converted = stored + (0 if is_rgb else _RGB_WEIGHT)
         alpha = _ALPHA_WEIGHTS.get(name, 0.0) if opened.mode.endswith("A") else 0.0
-        decoding = _FRAME_WEIGHTS.get(name, 0.0) + alpha or stored
+        deep = _DEEP_WEIGHTS.get(name, 0.0) if opened.info.get("bit_depth", 8) > 8 else 0.0
+        decoding = _FRAME_WEIGHTS.get(name, 0.0) + alpha + deep or stored
     peak = max(num_pixels * decoding + coefficients, num_pixels * converted, num_pixels * 2 * _RGB_WEIGHT * rotated)
     return int(peak) + _fixed_bytes(name, data, spec)
 

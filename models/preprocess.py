@@ -8,7 +8,7 @@ Shapes: `hw3` is (height, width, RGB) uint8; `chw` is (RGB, height, width) float
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Final, Literal
 
@@ -28,13 +28,14 @@ Image.MAX_IMAGE_PIXELS = None
 # A PNG of 60 kB can hold 60 MB of compressed texts, which Pillow reads with the header.
 PngImagePlugin.MAX_TEXT_MEMORY = 4_000_000
 
-# Most pixels by format. JPEG decodes at reduced scale and in strips. The others need several bytes for every pixel at
-# once: a WebP of 70 kB took 401 MB (canvas.webp in docs/generated/results.md).
+# Most pixels by format: those of the sensors of phones and cameras. JPEG decodes at reduced scale and in strips. The
+# others need several bytes for every pixel at once: a WebP of 70 kB took 401 MB (canvas.webp in
+# docs/generated/results.md).
 PIXEL_LIMITS: Final[dict[str, int]] = {
-    "JPEG": 100_000_000,
-    "PNG": 40_000_000,
-    "HEIF": 40_000_000,
-    "AVIF": 40_000_000,
+    "JPEG": 210_000_000,
+    "PNG": 64_000_000,
+    "HEIF": 64_000_000,
+    "AVIF": 51_000_000,
     "WEBP": 25_000_000,
 }
 # The longest side of a JPEG in libjpeg. Pillow takes 8 bytes for each row of a picture, however short the row.
@@ -99,25 +100,25 @@ class Picture(msgspec.Struct, frozen=True):
     capture: Capture
 
 
-def checked_format(data: bytes) -> str:
+def checked_format(data: bytes, limits: Mapping[str, int] = PIXEL_LIMITS) -> str:
     """Detects the format, and checks what can be checked without the decoder; a PictureError if it is refused."""
     name = sniff_format(data)
     check_structure(name, data)
     if name == "WEBP" and (canvas := webp_canvas(data)):
-        _require_pixels(name, *canvas[:2])
+        _require_pixels(name, *canvas[:2], limits[name])
     return name
 
 
 @contextmanager
-def open_picture(data: bytes) -> Iterator[tuple[str, Image.Image]]:
+def open_picture(data: bytes, limits: Mapping[str, int] = PIXEL_LIMITS) -> Iterator[tuple[str, Image.Image]]:
     """Opens a picture and reads its header; decoder errors inside of the `with` block become `UnreadableImage`.
 
     Yields the format and the picture, not decoded yet. Raises a PictureError as `read_picture` does.
     """
-    name = checked_format(data)
+    name = checked_format(data, limits)
     try:
         with Image.open(io.BytesIO(data), formats=[name]) as opened:
-            _require_pixels(name, *opened.size)
+            _require_pixels(name, *opened.size, limits[name])
             yield name, opened
     except (InputError, MemoryError):
         raise
@@ -129,10 +130,14 @@ def open_picture(data: bytes) -> Iterator[tuple[str, Image.Image]]:
         raise UnreadableImage.damaged(problem) from error
 
 
-def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
+def read_picture(data: bytes, min_side_px: int | None = None, limits: Mapping[str, int] = PIXEL_LIMITS) -> Picture:
     """Decodes a picture file to upright RGB.
 
-    If `min_side_px` is given, a JPEG is decoded at 1/2, 1/4 or 1/8 as long as its short side keeps so many px.
+    Args:
+        data: The file.
+        min_side_px: A JPEG is decoded at 1/2, 1/4 or 1/8 as long as its short side keeps so many px; None decodes it
+            at full scale.
+        limits: Most pixels by format.
 
     Returns:
         The picture in 8-bit RGB, with EXIF orientation applied and transparency blended with white. Of an animation,
@@ -140,10 +145,10 @@ def read_picture(data: bytes, min_side_px: int | None = None) -> Picture:
 
     Raises:
         UnsupportedFormat: The bytes are not in an accepted format.
-        TooManyPixels: The picture is larger than the limit of its format in `PIXEL_LIMITS`.
+        TooManyPixels: The picture is larger than the limit of its format.
         UnreadableImage: The format is accepted, but the bytes do not decode.
     """
-    with open_picture(data) as (name, opened):
+    with open_picture(data, limits) as (name, opened):
         width, height = opened.size
         if min_side_px is not None and name == "JPEG":
             reduce_scale(opened, min_side_px)
@@ -224,12 +229,12 @@ def center_box(width: int, height: int, spec: InputSpec) -> tuple[float, float, 
     return left, upper, min(left + crop_width, float(width)), min(upper + crop_height, float(height))
 
 
-def _require_pixels(name: str, width: int, height: int) -> None:
-    if width * height > PIXEL_LIMITS[name]:
+def _require_pixels(name: str, width: int, height: int, most: int) -> None:
+    if width * height > most:
         raise TooManyPixels(
             f"the {name} picture has too many pixels",
             value=f"{width} x {height} = {width * height / 1e6:.1f} megapixels",
-            limit=f"at most {PIXEL_LIMITS[name] // 1_000_000} megapixels",
+            limit=f"at most {most // 1_000_000} megapixels",
             remedy="send a smaller version",
         )
     if max(width, height) > MAX_SIDE_PX:

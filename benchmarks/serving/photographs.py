@@ -74,8 +74,8 @@ def broken(data: bytes) -> bytes:
 
 
 def oversized_png() -> bytes:
-    """A PNG of 42 megapixels in a few kilobytes: more pixels than the service allows."""
-    return _encoded(Image.new("1", (7000, 6000)), "PNG")
+    """A PNG of 66 megapixels in a few kilobytes: more pixels than the service allows."""
+    return _encoded(Image.new("1", (8200, 8000)), "PNG")
 
 
 def hostile_webp() -> bytes:

@@ -19,7 +19,7 @@ import httpx
 import msgspec
 
 from models.errors import BotanifyError, InputError, PictureError, without_password
-from models.preprocess import read_picture
+from models.preprocess import PIXEL_LIMITS, read_picture
 from models.retry_after import retry_after_s
 from serving.schemas import MAX_IMAGES, Identification, Parameters, Problem
 
@@ -35,6 +35,7 @@ _CONNECT_S: Final = 5.0
 _MOST_TIMEOUT_S: Final = 86_400.0
 _LEAST_SIDE_PX: Final = 224  # the input of common networks; smaller pictures lose what the network looks at
 _QUALITY: Final = 90
+_MOST_PIXELS: Final = dict.fromkeys(PIXEL_LIMITS, max(PIXEL_LIMITS.values()))
 # A proxy of the environment cannot reach a service on this machine.
 _WITHOUT_PROXY: Final = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 _AGAIN: Final = (429, 502, 503, 504)
@@ -308,9 +309,12 @@ def key_header(key: str) -> dict[str, str]:
 
 
 def shrunk(data: bytes, max_side_px: int) -> bytes:
-    """Reduces a picture to a longest side in px: upright, without EXIF data, as JPEG; what needs no change has none."""
+    """Reduces a picture to a longest side in px: upright, without EXIF data, as JPEG.
+
+    What needs no change has none. A picture may have more pixels than the service takes.
+    """
     try:
-        picture = read_picture(data, max_side_px)
+        picture = read_picture(data, max_side_px, _MOST_PIXELS)
     except PictureError:  # the service says what is wrong with it
         return data
     if max(picture.width, picture.height) <= max_side_px:

@@ -121,7 +121,7 @@ class _Decoder:
 
 def _too_large(problem: str, num_bytes: int) -> UnreadableImage:
     limit = f"at most {num_bytes // 1_000_000} megabytes"
-    remedy = "send a smaller version"
+    remedy = "send a smaller version, or save it as a JPEG that is not progressive"
     return UnreadableImage(problem, limit=limit, remedy=remedy)
 
 

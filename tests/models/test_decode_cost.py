@@ -1,5 +1,6 @@
 """The memory that a picture takes is estimated from its header, neither too low nor much too high."""
 
+import io
 import os
 import random
 import struct
@@ -7,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pillow_heif
 import pytest
 from PIL import Image
 
@@ -165,6 +167,9 @@ def measured_pictures():
     yield "16 bits.png", encode(Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257), "PNG")
     # Not smaller: most of the estimate of a small one is a sum of what is not needed at one time.
     yield "RGB.heic", encode(image, "HEIF", quality=50)
+    deep = pillow_heif.from_bytes("RGB;16", image.size, (np.asarray(image).astype(np.uint16) << 8).tobytes())
+    deep.save(stream := io.BytesIO(), quality=50, chroma="422")
+    yield "10 bits.heic", stream.getvalue()
     for picture in (image, alpha):
         for lossless in (False, True):
             yield f"{picture.mode} {lossless}.webp", encode(picture, "WEBP", **{**fast["WEBP"], "lossless": lossless})

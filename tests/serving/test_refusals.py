@@ -52,7 +52,7 @@ def test_what_is_no_whole_picture_is_refused_at_its_place(client, data, status, 
 def test_too_many_pixels_are_refused_with_the_limit(client):
     problem = assert_problem(post(client, claiming_size("PNG", (10_000, 10_000))), 422, "too_many_pixels")
     assert "100.0 megapixels" in problem["detail"]
-    assert "at most 40 megapixels" in problem["detail"]
+    assert "at most 64 megapixels" in problem["detail"]
 
 
 def test_one_bad_picture_fails_the_request_and_its_index_is_given(client):

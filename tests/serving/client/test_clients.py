@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from models.errors import InputError
+from models.errors import InputError, TooManyPixels
+from models.preprocess import PIXEL_LIMITS, read_picture
 from serving.client import AsyncClient, Client, Parameters, ServiceRefusal
 from serving.client.__main__ import main
 from serving.client.clients import checked_url, key_header, shrunk
@@ -167,4 +168,16 @@ def test_large_pictures_are_shrunk_upright_and_without_exif():
     with Image.open(io.BytesIO(shrunk(data, 100))) as small:
         assert (small.size, dict(small.getexif())) == ((50, 100), {})
     assert shrunk(data, 400) == data
+
+
+def test_pictures_that_the_service_refuses_for_their_pixels_are_shrunk(monkeypatch):
+    monkeypatch.setitem(PIXEL_LIMITS, "JPEG", 10_000)
+    data = jpeg(size=(400, 200))
+    with pytest.raises(TooManyPixels):
+        read_picture(data)
+    with Image.open(io.BytesIO(shrunk(data, 300))) as small:
+        assert small.size == (300, 150)
+
+
+def test_what_is_no_picture_is_sent_as_it_is():
     assert shrunk(b"nothing", 100) == b"nothing"

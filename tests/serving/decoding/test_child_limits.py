@@ -79,7 +79,7 @@ def test_picture_over_the_memory_limit_is_refused():
         (pid,) = running.pids()
         assert refusal(running, long_png(10_000, 4_000)) == (
             "the picture needs more memory than one picture may use (expected at most 40 megabytes): "
-            "send a smaller version."
+            "send a smaller version, or save it as a JPEG that is not progressive."
         )
         with pytest.raises(TooManyPixels):  # reading this header would take 8 bytes per pixel
             running.decode(claiming_size("WEBP", (16_000, 16_000)))
@@ -104,7 +104,8 @@ def test_child_has_limits_of_memory_time_core_files_and_priority():
 def test_picture_gets_no_more_memory_than_was_granted(one, pid, monkeypatch):
     monkeypatch.setattr(ChildProcess, "read_header", claims_little)
     assert refusal(one, long_png(5_000, 4_000)) == (
-        "the picture needs more memory than its header says (expected at most 3 megabytes): send a smaller version."
+        "the picture needs more memory than its header says (expected at most 3 megabytes): send a smaller version, "
+        "or save it as a JPEG that is not progressive."
     )
     assert one.decode(SMALL).format == "PNG"
     assert one.pids() == {pid}
