@@ -26,7 +26,7 @@ pillow_heif.register_heif_opener()
 # Disables Pillow's own limit: PIXEL_LIMITS, one for each format, are checked as soon as the header is read.
 Image.MAX_IMAGE_PIXELS = None
 # A PNG of 60 kB can hold 60 MB of compressed texts, which Pillow reads with the header.
-PngImagePlugin.MAX_TEXT_MEMORY = 4_000_000
+_MAX_TEXT_BYTES: Final = 4_000_000
 
 # Most pixels by format: those of the sensors of phones and cameras. JPEG decodes at reduced scale and in strips. The
 # others need several bytes for every pixel at once: a WebP of 70 kB took 401 MB (canvas.webp in
@@ -100,6 +100,39 @@ class Picture(msgspec.Struct, frozen=True):
     capture: Capture
 
 
+class _PngChunks(PngImagePlugin.PngStream):
+    """The chunks of a PNG. As browsers do, it skips ancillary ones (W3C PNG, 5.4) that are damaged, and long texts."""
+
+    def call(self, cid: bytes, pos: int, length: int) -> bytes:
+        """Reads the content of a chunk; what is skipped counts as a text of the largest size."""
+        if not _is_ancillary(cid):
+            return super().call(cid, pos, length)
+        if self.text_memory <= _MAX_TEXT_BYTES or not cid.endswith(b"Xt"):
+            try:
+                return super().call(cid, pos, length)
+            except (AttributeError, EOFError, MemoryError):  # with the first two, Pillow's reader ends a step
+                raise
+            except Exception:
+                self.text_memory += PngImagePlugin.MAX_TEXT_CHUNK
+        assert self.fp is not None
+        self.fp.seek(pos + length)
+        return b""
+
+    def crc(self, cid: bytes, data: bytes) -> None:
+        """Compares the checksum of a chunk that the pixels need."""
+        if _is_ancillary(cid):
+            self.crc_skip(cid, data)
+        else:
+            super().crc(cid, data)
+
+
+PngImagePlugin.PngStream = _PngChunks  # type: ignore[misc]
+
+
+def _is_ancillary(chunk: bytes) -> bool:
+    return bool(chunk[0] & 0x20)
+
+
 def checked_format(data: bytes, limits: Mapping[str, int] = PIXEL_LIMITS) -> str:
     """Detects the format, and checks what can be checked without the decoder; a PictureError if it is refused."""
     name = sniff_format(data)
@@ -117,7 +150,7 @@ def open_picture(data: bytes, limits: Mapping[str, int] = PIXEL_LIMITS) -> Itera
     """
     name = checked_format(data, limits)
     try:
-        with Image.open(io.BytesIO(data), formats=[name]) as opened:
+        with _open(name, data) as opened:
             _require_pixels(name, *opened.size, limits[name])
             yield name, opened
     except (InputError, MemoryError):
@@ -128,6 +161,18 @@ def open_picture(data: bytes, limits: Mapping[str, int] = PIXEL_LIMITS) -> Itera
             raise UnreadableImage(problem, value=HEIF_SEQUENCE, remedy="save a picture of it as JPEG") from error
         # Without Pillow's message, which has addresses in memory and bytes as Python writes them.
         raise UnreadableImage.damaged(problem) from error
+
+
+def _open(name: str, data: bytes) -> Image.Image:
+    try:
+        return Image.open(io.BytesIO(data), formats=[name])
+    except MemoryError:
+        raise
+    except Exception:
+        if name != "AVIF":
+            raise
+    # Of this format alone Pillow reads the EXIF with the header. The file may be intact but for it.
+    return Image.open(io.BytesIO(data.replace(b"Exif", b"free")), formats=[name])
 
 
 def read_picture(data: bytes, min_side_px: int | None = None, limits: Mapping[str, int] = PIXEL_LIMITS) -> Picture:

@@ -68,9 +68,12 @@ def test_exif_after_the_pixels_of_a_png_is_applied():
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of damaged EXIF
-@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP", "HEIF"])
+@pytest.mark.parametrize("file_format", FORMATS)
 def test_damaged_exif_does_not_refuse_an_intact_picture(file_format):
-    data = encode(scene(), file_format, exif=NOT_A_TIFF)
+    if file_format == "AVIF":  # Pillow writes no damaged EXIF into it
+        data = encode(scene(), "AVIF", exif=exif(1)).replace(exif(1)[6:], b"no directory".ljust(len(exif(1)) - 6))
+    else:
+        data = encode(scene(), file_format, exif=NOT_A_TIFF)
     assert difference(read_picture(data).image, scene()) < 3
     assert upright_size(data) == LANDSCAPE
 

@@ -6,6 +6,7 @@ import random
 import re
 import sys
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -33,6 +34,8 @@ from tests.models.pictures import (
     difference,
     encode,
     foliage,
+    png,
+    png_chunk,
     scene,
     seen,
 )
@@ -164,6 +167,38 @@ def test_truncated_file_is_an_unreadable_image(file_format, kept):
         read_picture(data[: int(kept * len(data))])
     assert not LEAKS.search(str(caught.value))
     assert str(caught.value).endswith(": send the original photograph again.")
+
+
+def wrong_checksum(chunk):
+    return chunk[:-1] + bytes([chunk[-1] ^ 1])
+
+
+ANCILLARY = {
+    "long text": png_chunk(b"zTXt", b"history\0\0" + zlib.compress(bytes(1_100_000))),
+    "long XMP": png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(bytes(5_000_000))),
+    "many texts": png_chunk(b"tEXt", b"history\0" + bytes(900_000)) * 6,
+    "text with a wrong checksum": wrong_checksum(png_chunk(b"tEXt", b"Comment\0hello")),
+    "gamma with a wrong checksum": wrong_checksum(png_chunk(b"gAMA", bytes(4))),
+    "gamma without its value": png_chunk(b"gAMA", b""),
+    "text of an unknown compression": png_chunk(b"zTXt", b"history\0\7text"),
+    "long profile": png_chunk(b"iCCP", b"sRGB\0\0" + zlib.compress(bytes(1_100_000))),
+}
+
+
+@pytest.mark.parametrize("chunk", ANCILLARY.values(), ids=ANCILLARY)
+def test_png_is_read_whatever_its_ancillary_chunks(chunk):
+    rows = [bytes(RED + GREEN)]
+    for data in (png((2, 1), 8, 2, rows, chunk), png((2, 1), 8, 2, rows, behind=chunk)):
+        assert upright_size(data) == (2, 1)
+        assert seen(data, (0, 0), (1, 0)) == [RED, GREEN]
+
+
+@pytest.mark.parametrize("kind", [b"IHDR", b"PLTE"])
+def test_png_with_a_wrong_checksum_of_what_pixels_need_is_refused(kind):
+    data = encode(Image.new("P", (2, 1)), "PNG")
+    at = data.index(kind) + 4 + int.from_bytes(data[data.index(kind) - 4 :][:4])
+    with pytest.raises(UnreadableImage):
+        read_picture(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
 def test_png_with_damaged_pixels_is_refused_though_its_exif_is_looked_for_after_them():

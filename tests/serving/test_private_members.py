@@ -88,7 +88,8 @@ MEMBERS = [
     (lambda: drawn("AVIF"), "models/preprocess.py", "_decoder"),
     (lambda: drawn("WEBP"), "models/preprocess.py", "_decoder"),
     (lambda: Image, "models/preprocess.py", "MAX_IMAGE_PIXELS"),
-    (lambda: PngImagePlugin, "models/preprocess.py", "MAX_TEXT_MEMORY"),
+    (lambda: PngImagePlugin, "models/preprocess.py", "MAX_TEXT_CHUNK"),
+    (lambda: drawn("PNG").png, "models/preprocess.py", "call crc crc_skip fp text_memory"),
     (lambda: AvifImagePlugin, "serving/decoding/child.py", "DEFAULT_MAX_THREADS"),
     (lambda: pillow_heif.options, "serving/decoding/child.py", "DECODE_THREADS"),
 ]

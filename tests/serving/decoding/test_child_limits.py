@@ -125,7 +125,7 @@ async def claims_little(_child, _data, _spec, _memory_bytes, _time):
         (lambda: long_png(1, 1_000_000), "too long"),
         (lambda: long_png(200, 65_000), None),
         (lambda: png_with_chunks(500_000), "too many chunks"),
-        (lambda: png_with_text(40), "does not decode"),
+        (lambda: png_with_text(40), None),
         (lambda: webp_with_frames(200_000), "too many chunks"),
         (lambda: with_box_entries("AVIF", 500_000), "too many bytes of description"),
         (lambda: with_box_entries("HEIF", 500_000), "too many bytes of description"),
