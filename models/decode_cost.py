@@ -81,8 +81,7 @@ def _fixed_bytes(name: str, data: bytes, spec: InputSpec) -> int:
 
 def _coefficient_bytes(opened: JpegImagePlugin.JpegImageFile, data: bytes) -> float:
     """Returns the memory for the coefficients of a whole JPEG: 0 if they are not kept."""
-    _, keeps_coefficients = jpeg_scans(data)
-    if not keeps_coefficients:
+    if not jpeg_scans(data).keeps_coefficients:
         return 0.0
     sampling = [(horizontal, vertical) for _, horizontal, vertical, _ in opened.layer]
     finest = max((h for h, _ in sampling), default=1) * max((v for _, v in sampling), default=1)

@@ -7,7 +7,7 @@ a JPEG of 149 kB with 3,000 scans took more than five seconds. The limits are fa
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from models.errors import UnreadableImage, UnsupportedFormat
 
@@ -92,12 +92,19 @@ def check_structure(name: str, data: bytes) -> None:
             _require(name, "chunks", number, MAX_PARTS)
 
 
-def jpeg_scans(data: bytes) -> tuple[int, bool]:
-    """Counts the scans of a JPEG (ITU-T T.81, annex B).
+class JpegScans(NamedTuple):
+    """The scans of a JPEG that libjpeg decodes."""
 
-    Returns:
-        The number of scans that libjpeg decodes, and whether it keeps the coefficients of the whole picture for them:
-        not if the first scan of a picture that is not progressive has all components; it is then the only one.
+    number: int
+    keeps_coefficients: bool
+    """Whether libjpeg keeps the coefficients of the whole picture for them: not if the first scan of a picture that is
+    not progressive has all components; it is then the only one."""
+    are_complete: bool = False
+    """Whether the last bits of each coefficient of a progressive JPEG have a scan, be its end there or not."""
+
+
+def jpeg_scans(data: bytes) -> JpegScans:
+    """Reads the headers of the scans of a JPEG (ITU-T T.81, annex B).
 
     Raises:
         UnreadableImage: There are more than `MAX_PARTS` markers, `MAX_SCANS` scans or `MAX_FILLER_BYTES` of filler.
@@ -105,7 +112,8 @@ def jpeg_scans(data: bytes) -> tuple[int, bool]:
     at = 2
     num_markers = 0
     num_scans = 0
-    num_components = 0
+    components = b""
+    finished: dict[int, int] = {}  # component -> a bit for each of its coefficients
     is_progressive = False
     num_filler = 0
     while True:
@@ -124,15 +132,28 @@ def jpeg_scans(data: bytes) -> tuple[int, bool]:
         if code in _WITHOUT_LENGTH:
             continue
         if code in _FRAMES:
-            num_components = int.from_bytes(data[at + 7 : at + 8])
+            header = data[at : at + int.from_bytes(data[at : at + 2])]
+            components = header[8::3]
             is_progressive = code in _PROGRESSIVE
         if code == _START_OF_SCAN:
             num_scans += 1
             _require("JPEG", "scans", num_scans, MAX_SCANS)
-            if not is_progressive and data[at + 2 : at + 3] == bytes([num_components]):
-                return 1, False
+            header = data[at : at + int.from_bytes(data[at : at + 2])]
+            if not is_progressive and header[2:3] == bytes([len(components)]):
+                return JpegScans(1, keeps_coefficients=False)
+            for each, coefficients in _last_bits(header):
+                finished[each] = finished.get(each, 0) | coefficients
         at += int.from_bytes(data[at : at + 2])
-    return num_scans, num_scans > 0
+    are_complete = is_progressive and all(finished.get(each) == 2**64 - 1 for each in components)
+    return JpegScans(num_scans, num_scans > 0, are_complete)
+
+
+def _last_bits(scan: bytes) -> Iterator[tuple[int, int]]:
+    """Yields each component of which a scan has the last bits, and a bit for each coefficient, by its header."""
+    if len(scan) > 6 and scan[-1] & 15 == 0:
+        coefficients = (2 << scan[-2]) - (1 << scan[-3])
+        for component in scan[3:-3:2]:
+            yield component, coefficients
 
 
 def webp_canvas(data: bytes) -> tuple[int, int, bool] | None:

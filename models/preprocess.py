@@ -9,7 +9,7 @@ Shapes: `hw3` is (height, width, RGB) uint8; `chw` is (RGB, height, width) float
 import io
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -20,7 +20,7 @@ from PIL import Image, PngImagePlugin
 from models.arrays import Singles
 from models.errors import InputError, TooManyPixels, UnreadableImage
 from models.exif import Capture, exif_orientation, read_capture
-from models.file_structure import HEIF_SEQUENCE, HEIF_SEQUENCES, check_structure, sniff_format, webp_canvas
+from models.file_structure import HEIF_SEQUENCE, HEIF_SEQUENCES, check_structure, jpeg_scans, sniff_format, webp_canvas
 
 pillow_heif.register_heif_opener()
 # Disables Pillow's own limit: PIXEL_LIMITS, one for each format, are checked as soon as the header is read.
@@ -51,6 +51,12 @@ _UPRIGHT: Final = {
     8: Image.Transpose.ROTATE_90,
 }
 _RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+# Of a JPEG that is cut off, so many rows may be missing: a row of blocks, and two rows for the colors between blocks.
+_BLOCK_ROWS: Final = 18
+_END_OF_JPEG: Final = b"\xff\xd9"
+_START_OF_SCAN: Final = b"\xff\xda"
+_TAIL_BYTES: Final = 64  # most JPEG files end within them
+_DECODER_AHEAD: Final = 8  # bytes that libjpeg reads ahead of the last block
 # A JPEG decoded at reduced scale keeps at least this many times the side that the network needs. With 1.85, not 2, a
 # phone's picture of 12 megapixels in 4:3 is decoded at 1/4 for a network of 380 px (1.88 times), which is
 # much faster. Inputs and scores change hardly more than with 2 (benchmarks/LOG.md).
@@ -98,6 +104,8 @@ class Picture(msgspec.Struct, frozen=True):
     format: str
     """One of the keys of `PIXEL_LIMITS`."""
     capture: Capture
+    is_cut_off: bool = False
+    """Whether the end of the file is missing, but hardly a row."""
 
 
 class _PngChunks(PngImagePlugin.PngStream):
@@ -179,7 +187,7 @@ def read_picture(data: bytes, min_side_px: int | None = None, limits: Mapping[st
     """Decodes a picture file to upright RGB.
 
     Args:
-        data: The file.
+        data: The file. A JPEG may lack its end: see `Picture.is_cut_off`.
         min_side_px: A JPEG is decoded at 1/2, 1/4 or 1/8 as long as its short side keeps so many px; None decodes it
             at full scale.
         limits: Most pixels by format.
@@ -193,6 +201,42 @@ def read_picture(data: bytes, min_side_px: int | None = None, limits: Mapping[st
         TooManyPixels: The picture is larger than the limit of its format.
         UnreadableImage: The format is accepted, but the bytes do not decode.
     """
+    try:
+        picture = _decoded(data, min_side_px, limits)
+        if picture.format != "JPEG" or _END_OF_JPEG in data[-_TAIL_BYTES:]:  # else the whole file is searched
+            return picture
+        return msgspec.structs.replace(picture, is_cut_off=data.rfind(_END_OF_JPEG) < data.rfind(_START_OF_SCAN))
+    except UnreadableImage:
+        if not _lacks_only_its_end(data, min_side_px, limits):
+            raise
+    return msgspec.structs.replace(_decoded(data + _END_OF_JPEG, min_side_px, limits), is_cut_off=True)
+
+
+def _lacks_only_its_end(data: bytes, min_side_px: int | None, limits: Mapping[str, int]) -> bool:
+    """Whether a file that does not decode is a JPEG without its last bytes.
+
+    Those may be the last row of blocks, if it is at most a twelfth of the picture. Of a progressive JPEG they are the
+    end of the last scan, which makes rows finer that are there.
+    """
+    if sniff_format(data) != "JPEG":
+        return False
+    scans = jpeg_scans(data)
+    if scans.keeps_coefficients:
+        return scans.are_complete
+    with suppress(UnreadableImage), open_picture(data + bytes(_DECODER_AHEAD), limits) as (_, opened):
+        height = opened.height
+        if min_side_px is not None:
+            reduce_scale(opened, min_side_px)
+        try:
+            opened.load()
+        except OSError:  # what was not decoded is black
+            _, _, _, bottom = opened.im.getbbox() or (0, 0, 0, 0)
+            return (1 - bottom / opened.height) * height <= min(_BLOCK_ROWS, height / 12)
+        return True
+    return False
+
+
+def _decoded(data: bytes, min_side_px: int | None, limits: Mapping[str, int]) -> Picture:
     with open_picture(data, limits) as (name, opened):
         width, height = opened.size
         if min_side_px is not None and name == "JPEG":

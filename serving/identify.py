@@ -298,6 +298,11 @@ class Answered:
             self.warnings.append(PLACE_REASONS["no_records"])
         if self.asked.preview:
             self.previews = await asyncio.to_thread(lambda: [_preview(each, self.loaded.spec) for each in pixels])
+        self.warnings += [
+            f"Picture {number} is cut off at its end, where a few rows may be missing."
+            for number, picture in enumerate(decoded, 1)
+            if picture.is_cut_off
+        ]
         self.sizes = [(picture.width, picture.height) for picture in decoded]
 
     async def _decode_all(self) -> list[Decoded]:

@@ -311,13 +311,14 @@ def key_header(key: str) -> dict[str, str]:
 def shrunk(data: bytes, max_side_px: int) -> bytes:
     """Reduces a picture to a longest side in px: upright, without EXIF data, as JPEG.
 
-    What needs no change has none. A picture may have more pixels than the service takes.
+    What needs no change has none, nor has a file that lacks its end, since the service says so in its answer. A picture
+    may have more pixels than the service takes.
     """
     try:
         picture = read_picture(data, max_side_px, _MOST_PIXELS)
     except PictureError:  # the service says what is wrong with it
         return data
-    if max(picture.width, picture.height) <= max_side_px:
+    if picture.is_cut_off or max(picture.width, picture.height) <= max_side_px:
         return data
     picture.image.thumbnail((max_side_px, max_side_px))
     stream = io.BytesIO()

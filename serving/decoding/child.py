@@ -98,7 +98,7 @@ class _Decoder:
         pixels, picture = picture_to_input(data, spec)
         self._area.reserve(pixels.nbytes)
         self._area.write_pixels(pixels)
-        return Done(picture.format, picture.width, picture.height, picture.capture)
+        return Done(picture.format, picture.width, picture.height, picture.capture, picture.is_cut_off)
 
     def _with_limits(self, step: Callable[[], Reply], memory_bytes: int) -> Reply:
         """Runs a step with limits of memory and CPU time, and turns its errors into a reply.

@@ -62,6 +62,8 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     height: Natural
     """Height of the upright original, px."""
     capture: Capture
+    is_cut_off: bool
+    """Whether the file lacks its end, see `models.preprocess.Picture`."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

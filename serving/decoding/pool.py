@@ -91,6 +91,7 @@ class Decoded(NamedTuple):
     format: str
     """One of the keys of `models.preprocess.PIXEL_LIMITS`."""
     capture: Capture
+    is_cut_off: bool
 
 
 class DecoderPool:
@@ -206,7 +207,7 @@ class DecoderPool:
             self._metrics.stage_s.labels("decode").observe(child.decode_s)
             child.reset()
             self._release(child)
-        return Decoded(pixels, done.width, done.height, done.format, done.capture)
+        return Decoded(pixels, done.width, done.height, done.format, done.capture, done.is_cut_off)
 
     async def _acquire(self) -> ChildProcess:
         while True:

@@ -123,12 +123,12 @@ def test_long_side_is_refused():
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, (1, False)),
-        ({"restart_marker_blocks": 1}, (1, False)),
-        ({"progressive": True}, (10, True)),
-        ({"progressive": True, "restart_marker_blocks": 1}, (10, True)),
-        ({"progressive": True, "comment": b"\xff\xda" * 20}, (10, True)),
-        ({"progressive": True, "exif": b"Exif\0\0" + encode(scene(), "JPEG", progressive=True)}, (10, True)),
+        ({}, (1, False, False)),
+        ({"restart_marker_blocks": 1}, (1, False, False)),
+        ({"progressive": True}, (10, True, True)),
+        ({"progressive": True, "restart_marker_blocks": 1}, (10, True, True)),
+        ({"progressive": True, "comment": b"\xff\xda" * 20}, (10, True, True)),
+        ({"progressive": True, "exif": b"Exif\0\0" + encode(scene(), "JPEG", progressive=True)}, (10, True, True)),
     ],
     ids=str,
 )

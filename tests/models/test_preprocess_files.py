@@ -33,6 +33,7 @@ from tests.models.pictures import (
     claiming_size,
     difference,
     encode,
+    exif,
     foliage,
     png,
     png_chunk,
@@ -167,6 +168,34 @@ def test_truncated_file_is_an_unreadable_image(file_format, kept):
         read_picture(data[: int(kept * len(data))])
     assert not LEAKS.search(str(caught.value))
     assert str(caught.value).endswith(": send the original photograph again.")
+
+
+@pytest.mark.parametrize("options", [{}, {"subsampling": "4:2:0"}, {"progressive": True}], ids=str)
+def test_jpeg_without_its_last_bytes_is_read_and_says_so(options):
+    whole = encode(foliage((600, 400)), "JPEG", exif=exif(6), **options)
+    expected = read_picture(whole, 100)
+    assert not expected.is_cut_off
+    for num_missing in (1, 2, 20):
+        picture = read_picture(whole[:-num_missing], 100)
+        assert picture.is_cut_off
+        assert (picture.width, picture.height) == (400, 600)
+        assert difference(picture.image, expected.image) < 0.5
+    assert not read_picture(whole + b"sent by a camera").is_cut_off
+    assert read_picture(whole[:-2] + bytes(20), 100).is_cut_off
+
+
+def test_jpeg_that_lacks_two_rows_of_blocks_is_refused():
+    data = encode(foliage((640, 480)), "JPEG", restart_marker_rows=1, subsampling="4:2:0")
+    rows = [found.start() for found in re.finditer(rb"\xff[\xd0-\xd7]", data)]
+    assert read_picture(data[: rows[-1] + 9]).is_cut_off
+    with pytest.raises(UnreadableImage):
+        read_picture(data[: rows[-2] + 9])
+
+
+def test_progressive_jpeg_without_its_last_scan_is_refused():
+    data = encode(foliage((640, 480)), "JPEG", progressive=True)
+    with pytest.raises(UnreadableImage):
+        read_picture(data[: data.rindex(b"\xff\xda")])
 
 
 def wrong_checksum(chunk):

@@ -143,6 +143,11 @@ def test_turned_phone_photo_is_answered_like_the_upright_one_and_unlike_the_turn
     assert scores(answer) != pytest.approx(scores(identify(client, encode(turned, "PNG"))), abs=0.05)
 
 
+def test_picture_that_is_cut_off_at_its_end_is_answered_with_a_warning(client):
+    answer = identify(client, jpeg(), jpeg()[:-2])
+    assert answer["warnings"] == ["Picture 2 is cut off at its end, where a few rows may be missing."]
+
+
 def test_form_field_k_equals_the_query(client):
     body = form(part("k", b"2"), part("image", jpeg(), filename="a.jpg"))
     answer = client.post("/identify", content=body, headers=FORM).json()

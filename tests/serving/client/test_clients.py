@@ -168,6 +168,7 @@ def test_large_pictures_are_shrunk_upright_and_without_exif():
     with Image.open(io.BytesIO(shrunk(data, 100))) as small:
         assert (small.size, dict(small.getexif())) == ((50, 100), {})
     assert shrunk(data, 400) == data
+    assert shrunk(data[:-2], 100) == data[:-2]
 
 
 def test_pictures_that_the_service_refuses_for_their_pixels_are_shrunk(monkeypatch):
