@@ -6,16 +6,17 @@ It needs only NumPy and Pillow. The format is read from the bytes, never from a 
 Shapes: `hw3` is (height, width, RGB) uint8; `chw` is (RGB, height, width) float32, normalized.
 """
 
+import functools
 import io
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
 import pillow_heif
-from PIL import Image, PngImagePlugin
+from PIL import Image, ImageCms, PngImagePlugin
 
 from models.arrays import Singles
 from models.errors import InputError, TooManyPixels, UnreadableImage
@@ -50,6 +51,7 @@ _UPRIGHT: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_COLOR_MODES: Final = frozenset({"RGB", "RGBA", "P", "PA"})
 _RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 # Of a JPEG that is cut off, so many rows may be missing: a row of blocks, and two rows for the colors between blocks.
 _BLOCK_ROWS: Final = 18
@@ -57,6 +59,10 @@ _END_OF_JPEG: Final = b"\xff\xd9"
 _START_OF_SCAN: Final = b"\xff\xda"
 _TAIL_BYTES: Final = 64  # most JPEG files end within them
 _DECODER_AHEAD: Final = 8  # bytes that libjpeg reads ahead of the last block
+# A profile of three primaries takes 0.5 to 4 kB, with long curves 30 kB. Others are tables, and stay as they are.
+_MAX_PROFILE_BYTES: Final = 65_536
+# A profile that changes no color by more levels of 255 is sRGB, written by another program.
+_SAME_LEVELS: Final = 3
 # A JPEG decoded at reduced scale keeps at least this many times the side that the network needs. With 1.85, not 2, a
 # phone's picture of 12 megapixels in 4:3 is decoded at 1/4 for a network of 380 px (1.88 times), which is
 # much faster. Inputs and scores change hardly more than with 2 (benchmarks/LOG.md).
@@ -194,7 +200,7 @@ def read_picture(data: bytes, min_side_px: int | None = None, limits: Mapping[st
 
     Returns:
         The picture in 8-bit RGB, with EXIF orientation applied and transparency blended with white. Of an animation,
-        only the first frame is read.
+        only the first frame is read. The colors are those of the file: `in_srgb` converts them once they are fewer.
 
     Raises:
         UnsupportedFormat: The bytes are not in an accepted format.
@@ -246,6 +252,7 @@ def _decoded(data: bytes, min_side_px: int | None, limits: Mapping[str, int]) ->
         capture = read_capture(opened)
         vars(opened).pop("_decoder", None)  # frees the decoder's copy: 8 bytes a pixel for WebP, 3 for AVIF
         image = to_rgb(opened)
+        image.info = profile_info(opened)
     del opened  # frees the original before the picture is transposed
     # Not ImageOps.exif_transpose: it also rewrites the EXIF, and fails on intact pictures that have one invalid tag.
     upright = image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
@@ -278,9 +285,40 @@ def to_network_input(image: Image.Image, spec: InputSpec) -> Singles:
 
 
 def cropped_and_resized(image: Image.Image, spec: InputSpec) -> Image.Image:
-    """Returns the pixels of the network input before they are normalized, spec.width by spec.height."""
+    """Returns the pixels of the network input before they are normalized, spec.width by spec.height, in sRGB."""
     box = center_box(image.width, image.height, spec)
-    return image.resize((spec.width, spec.height), _RESAMPLING[spec.interpolation], box=box)
+    return in_srgb(image.resize((spec.width, spec.height), _RESAMPLING[spec.interpolation], box=box))
+
+
+def profile_info(opened: Image.Image) -> dict[str | tuple[int, int], Any]:
+    """Returns what `Image.info` of a picture has of its color profile; nothing if it is gray or CMYK."""
+    profile = opened.info.get("icc_profile")
+    return {"icc_profile": profile} if profile and opened.mode in _COLOR_MODES else {}
+
+
+def in_srgb(image: Image.Image) -> Image.Image:
+    """Converts an RGB picture that has a color profile of three primaries to sRGB; returns any other one as it is."""
+    profile = image.info.get("icc_profile", b"")
+    transform = _transform_to_srgb(profile) if 0 < len(profile) <= _MAX_PROFILE_BYTES else None
+    return transform.apply(image) if transform else image
+
+
+@functools.lru_cache(maxsize=16)
+def _transform_to_srgb(profile: bytes) -> ImageCms.ImageCmsTransform | None:
+    """Returns the conversion from a profile (ICC.1:2022); None if it is sRGB, damaged, or not of three primaries."""
+    try:
+        opened = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if opened.profile.xcolor_space != "RGB " or not opened.profile.is_matrix_shaper:
+            return None
+        transform = ImageCms.buildTransform(
+            opened, ImageCms.createProfile("sRGB"), "RGB", "RGB", ImageCms.Intent.RELATIVE_COLORIMETRIC
+        )
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return None
+    levels = np.arange(0, 256, 17, dtype=np.uint8)
+    colors = np.stack(np.meshgrid(levels, levels, levels), axis=-1).reshape(64, 64, 3)
+    changes = np.abs(np.subtract(np.asarray(transform.apply(Image.fromarray(colors))), colors, dtype=np.int16))
+    return transform if changes.max() > _SAME_LEVELS else None
 
 
 def picture_to_input(data: bytes, spec: InputSpec) -> tuple[Singles, Picture]:

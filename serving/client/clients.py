@@ -19,7 +19,7 @@ import httpx
 import msgspec
 
 from models.errors import BotanifyError, InputError, PictureError, without_password
-from models.preprocess import PIXEL_LIMITS, read_picture
+from models.preprocess import PIXEL_LIMITS, in_srgb, read_picture
 from models.retry_after import retry_after_s
 from serving.schemas import MAX_IMAGES, Identification, Parameters, Problem
 
@@ -309,7 +309,7 @@ def key_header(key: str) -> dict[str, str]:
 
 
 def shrunk(data: bytes, max_side_px: int) -> bytes:
-    """Reduces a picture to a longest side in px: upright, without EXIF data, as JPEG.
+    """Reduces a picture to a longest side in px: upright, in sRGB, without EXIF data, as JPEG.
 
     What needs no change has none, nor has a file that lacks its end, since the service says so in its answer. A picture
     may have more pixels than the service takes.
@@ -322,7 +322,7 @@ def shrunk(data: bytes, max_side_px: int) -> bytes:
         return data
     picture.image.thumbnail((max_side_px, max_side_px))
     stream = io.BytesIO()
-    picture.image.save(stream, "JPEG", quality=_QUALITY)
+    in_srgb(picture.image).save(stream, "JPEG", quality=_QUALITY)
     return stream.getvalue()
 
 

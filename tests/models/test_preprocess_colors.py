@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from models.preprocess import (
+    in_srgb,
     picture_to_input,
     read_picture,
     to_network_input,
@@ -15,6 +16,7 @@ from models.preprocess import (
 )
 from tests.models.pictures import (
     BLUE,
+    DISPLAY_P3,
     FORMATS,
     GREEN,
     LANDSCAPE,
@@ -23,6 +25,7 @@ from tests.models.pictures import (
     SPEC,
     as_camera_file,
     as_stored,
+    color_profile,
     difference,
     encode,
     exif,
@@ -165,6 +168,49 @@ def test_transparent_color_of_a_png_becomes_white(mode, transparent):
     image.putpixel((1, 0), {"L": 51, "RGB": BLUE, "1": 255}[mode])
     solid = {"L": (51, 51, 51), "RGB": BLUE, "1": WHITE}[mode]
     assert seen(encode(image, "PNG", transparency=transparent), (0, 0), (1, 0)) == [WHITE, solid]
+
+
+# Red, green and white of sRGB, written in Display P3.
+IN_P3 = {(234, 51, 35): (255, 0, 0), (117, 251, 76): (0, 255, 0), WHITE: WHITE}
+
+
+def two_colors(pair, mode="RGB"):
+    image = Image.new("RGB", (64, 64), pair[0])
+    image.paste(pair[1], (32, 0, 64, 64))
+    return image.quantize(2) if mode == "P" else image.convert(mode)
+
+
+@pytest.mark.parametrize(
+    ("file_format", "mode"), [*((each, "RGB") for each in FORMATS), ("PNG", "RGBA"), ("HEIF", "RGBA"), ("PNG", "P")]
+)
+def test_colors_with_a_profile_become_those_of_srgb(file_format, mode):
+    wide, usual = (two_colors(list(side)[:2], mode) for side in (IN_P3, IN_P3.values()))
+    data = encode(wide, file_format, icc_profile=color_profile(*DISPLAY_P3))
+    pixels, picture = picture_to_input(data, SPEC)
+    assert difference(pixels, to_network_input(usual.convert("RGB"), SPEC)) < 0.04
+    assert difference(in_srgb(picture.image.rotate(90)), usual.convert("RGB").rotate(90)) < 3
+    assert np.abs(np.subtract(in_srgb(picture.image).getpixel((60, 60)), list(IN_P3.values())[1])).max() <= 9
+
+
+KEPT = {
+    "sRGB": ("RGB", color_profile()),
+    "rounded sRGB": ("RGB", color_profile((0.436, 0.222, 0.014), (0.385, 0.717, 0.097), (0.143, 0.061, 0.714))),
+    "damaged": ("RGB", color_profile(*DISPLAY_P3)[:300]),
+    "nonsense": ("RGB", b"no profile"),
+    "of gray": ("RGB", color_profile(*DISPLAY_P3).replace(b"RGB XYZ", b"GRAYXYZ")),
+    "with damaged tables": ("RGB", color_profile(*DISPLAY_P3).replace(b"chrm", b"A2B0")),
+    "very long": ("RGB", color_profile(*DISPLAY_P3) + bytes(70_000)),
+    "of a gray picture": ("L", color_profile(*DISPLAY_P3)),
+    "of CMYK": ("CMYK", color_profile(*DISPLAY_P3)),
+}
+
+
+@pytest.mark.parametrize(("mode", "profile"), KEPT.values(), ids=KEPT)
+def test_every_bit_is_kept_with_srgb_and_with_what_is_no_matrix_of_rgb(mode, profile):
+    image = foliage((200, 150)).convert(mode)
+    with_profile, without = (encode(image, "JPEG", icc_profile=each, subsampling=-1) for each in (profile, None))
+    assert profile[:40] in with_profile
+    np.testing.assert_array_equal(picture_to_input(with_profile, SPEC)[0], picture_to_input(without, SPEC)[0])
 
 
 LARGE = (1_300, 700)  # several tiles, the last ones smaller

@@ -12,7 +12,7 @@ import numpy as np
 from models.calibration import unit_length
 from models.examples import Example
 from models.metrics import Whole
-from models.preprocess import read_picture
+from models.preprocess import in_srgb, read_picture
 from models.ranking import Floats
 from training.dataset.audit.licenses import may_be_shown
 from training.evaluation.pictures import Pictures
@@ -75,5 +75,5 @@ def _small(data: bytes) -> bytes:
     image = read_picture(data, min_side_px=EXAMPLE_PX).image
     image.thumbnail((EXAMPLE_PX, EXAMPLE_PX))
     stream = io.BytesIO()
-    image.save(stream, "WEBP", quality=_QUALITY)
+    in_srgb(image).save(stream, "WEBP", quality=_QUALITY)
     return stream.getvalue()

@@ -19,7 +19,7 @@ from scipy.signal import lfilter
 
 from models.errors import DataError, PictureError
 from models.metrics import confusion_pairs
-from models.preprocess import read_picture
+from models.preprocess import in_srgb, read_picture
 from models.ranking import Floats
 from training.dataset.manifest import Manifest
 from training.evaluation.predictions import Predictions
@@ -217,7 +217,7 @@ class _Sheet:
             if row != _NONE:
                 with suppress(DataError, PictureError):
                     read = read_picture(store.read(row), min_side_px=_CELL_PX)
-                    picture = ImageOps.fit(read.image, (_CELL_PX, _CELL_PX))
+                    picture = in_srgb(ImageOps.fit(read.image, (_CELL_PX, _CELL_PX)))
             sheet.paste(picture, (left, top))
             text = " ".join(caption.split())
             while text not in {"", "…"} and pen.textlength(text, font) > _CELL_PX:

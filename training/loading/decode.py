@@ -7,20 +7,23 @@ raises the error for bad ones.
 """
 
 import math
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
 import torch
+from PIL import Image
 from torch import Tensor
 
 from models.exif import exif_orientation
-from models.preprocess import PIXEL_LIMITS, open_picture, read_picture, upright_size
+from models.preprocess import PIXEL_LIMITS, in_srgb, open_picture, profile_info, read_picture, upright_size
 
+Info = dict[str | tuple[int, int], Any]
+"""As `Image.info`."""
 _DIRECT_COLORS: Final = frozenset({"YCbCr", "Gray", "RGB"})
-# Pillow finds an orientation only after one of these; a file without them has none, so its EXIF is not parsed.
-_ORIENTATION_MARKS: Final = (b"Exif\0\0", b"tiff:Orientation")
+# Pillow finds an orientation or a color profile only after one of these; a file without them is not opened for it.
+_MARKS: Final = (b"Exif\0\0", b"tiff:Orientation", b"ICC_PROFILE\0")
 
 
 class Crop(NamedTuple):
@@ -62,12 +65,12 @@ class CropReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._stored_size = _direct_size(data)
-        self._turn = _turn(data) if self._stored_size else _Turn()
+        self._turn, self._info = _turn(data) if self._stored_size else (_Turn(), {})
         width, height = self._stored_size or upright_size(data)
         self.width, self.height = (height, width) if self._turn.swap else (width, height)
 
     def read(self, crop: Crop, side_px: int) -> Tensor:
-        """Decodes a crop and resizes it to a square; the aspect ratio is not kept.
+        """Decodes a crop and resizes it to a square in sRGB; the aspect ratio is not kept.
 
         At a reduced scale the edges of the crop are rounded to pixels of that scale.
 
@@ -81,12 +84,13 @@ class CropReader:
         stored_HW3 = self._decode(scale)
         if stored_HW3 is None:
             image = read_picture(self._data, math.ceil(min(self.width, self.height) / scale)).image
-            return _resize(np.asarray(image), crop, self.width / image.width, side_px)
+            return _in_srgb(_resize(np.asarray(image), crop, self.width / image.width, side_px), image.info)
         square_HW3 = _resize(stored_HW3, self._stored(crop), scale, side_px)
         turn = self._turn
         if turn.swap:
             square_HW3 = square_HW3.transpose(0, 1)
-        return square_HW3.flip([axis for axis, flips in ((1, turn.flip_x), (0, turn.flip_y)) if flips]).contiguous()
+        upright_HW3 = square_HW3.flip([axis for axis, flips in ((1, turn.flip_x), (0, turn.flip_y)) if flips])
+        return _in_srgb(upright_HW3.contiguous(), self._info)
 
     def _decode(self, scale: int) -> npt.NDArray[np.uint8] | None:
         """The whole stored picture at 1 / scale, or None if simplejpeg cannot or must not decode it."""
@@ -122,12 +126,21 @@ def _direct_size(data: bytes) -> tuple[int, int] | None:
     return (width, height) if color in _DIRECT_COLORS and width * height <= PIXEL_LIMITS["JPEG"] else None
 
 
-def _turn(data: bytes) -> _Turn:
-    """The turn that the EXIF orientation names."""
-    if not any(mark in data for mark in _ORIENTATION_MARKS):
-        return _Turn()
+def _turn(data: bytes) -> tuple[_Turn, Info]:
+    """The turn that the EXIF orientation names, and the color profile."""
+    if not any(mark in data for mark in _MARKS):
+        return _Turn(), {}
     with open_picture(data) as (_, opened):
-        return _TURNS.get(exif_orientation(opened), _Turn())
+        return _TURNS.get(exif_orientation(opened), _Turn()), profile_info(opened)
+
+
+def _in_srgb(square_HW3: Tensor, info: Info) -> Tensor:
+    """Converts pixels as `models.preprocess.in_srgb` does, if there is a profile."""
+    if not info:
+        return square_HW3
+    image = Image.fromarray(square_HW3.numpy())
+    image.info = info
+    return torch.from_numpy(np.array(in_srgb(image)))
 
 
 def _resize(pixels_HW3: npt.NDArray[np.uint8], crop: Crop, scale: float, side_px: int) -> Tensor:

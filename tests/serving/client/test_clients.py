@@ -18,6 +18,7 @@ from models.preprocess import PIXEL_LIMITS, read_picture
 from serving.client import AsyncClient, Client, Parameters, ServiceRefusal
 from serving.client.__main__ import main
 from serving.client.clients import checked_url, key_header, shrunk
+from tests.models.pictures import DISPLAY_P3, color_profile
 from tests.serving.program import service
 from tests.serving.tiny import GREEN, RED, jpeg
 
@@ -178,6 +179,12 @@ def test_pictures_that_the_service_refuses_for_their_pixels_are_shrunk(monkeypat
         read_picture(data)
     with Image.open(io.BytesIO(shrunk(data, 300))) as small:
         assert small.size == (300, 150)
+
+
+def test_shrunk_pictures_have_the_colors_of_srgb():
+    data = jpeg((234, 51, 35), (400, 400), icc_profile=color_profile(*DISPLAY_P3))
+    with Image.open(io.BytesIO(shrunk(data, 100))) as small:
+        assert small.getpixel((50, 50)) == pytest.approx((255, 0, 0), abs=3)
 
 
 def test_what_is_no_picture_is_sent_as_it_is():

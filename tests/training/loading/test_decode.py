@@ -6,7 +6,17 @@ from PIL import Image
 from models.errors import TooManyPixels, UnreadableImage, UnsupportedFormat
 from models.preprocess import read_picture
 from tests.make import PHOTOS
-from tests.models.pictures import as_camera_file, as_stored, claiming_size, encode, exif, foliage, scene
+from tests.models.pictures import (
+    DISPLAY_P3,
+    as_camera_file,
+    as_stored,
+    claiming_size,
+    color_profile,
+    encode,
+    exif,
+    foliage,
+    scene,
+)
 from training.loading.decode import Crop, CropReader
 
 # Most mean error of one picture against the full decode with Pillow, in 8-bit levels, by scale of the decode. Measured
@@ -159,6 +169,15 @@ def test_a_photo_with_damaged_exif_is_read_as_it_is_stored():
     damaged = data[: at + 6] + b"\xff" * 8 + data[at + 14 :]
     assert (CropReader(damaged).width, CropReader(damaged).height) == (200, 300)
     assert error(damaged, Crop(20, 30, 120, 170), side_px=64) < 0.5
+
+
+@pytest.mark.parametrize("options", [{"exif": exif(6)}, {"exif": exif(6), "progressive": True}, {}], ids=str)
+def test_a_crop_of_a_photo_in_another_color_space_is_in_srgb(options):
+    data = encode(
+        Image.new("RGB", (300, 200), (234, 51, 35)), "JPEG", icc_profile=color_profile(*DISPLAY_P3), **options
+    )
+    for each in (data, data[:-2]):  # the second is decoded by Pillow
+        assert np.abs(read(each, Crop(10, 10, 150, 150), side_px=32) - (255, 0, 0)).max() <= 3
 
 
 def test_the_orientation_in_xmp_counts_as_in_evaluation():

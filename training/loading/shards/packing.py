@@ -29,7 +29,7 @@ from models.cores import cores
 from models.errors import DataError, PictureError, some_of
 from models.exif import exif_orientation
 from models.file_structure import sniff_format
-from models.preprocess import open_picture, read_picture, upright_size
+from models.preprocess import in_srgb, open_picture, read_picture, upright_size
 from models.program import read_part, tell_next
 from training.dataset.manifest import MANIFEST_FILE, Manifest
 from training.loading.negatives import LIST, listed_pictures, table_of
@@ -114,7 +114,8 @@ def reduce(data: bytes, short_side_px: int) -> Image.Image:
     picture = read_picture(data, min_side_px=int(_DECODE_MARGIN * short_side_px))
     scale = min(short_side_px / min(picture.width, picture.height), 1.0)
     size = (max(round(picture.width * scale), 1), max(round(picture.height * scale), 1))
-    return picture.image if picture.image.size == size else picture.image.resize(size, Image.Resampling.LANCZOS)
+    image = picture.image if picture.image.size == size else picture.image.resize(size, Image.Resampling.LANCZOS)
+    return in_srgb(image)
 
 
 def _unusable(source: SourcePicture, what: str, why: object) -> DataError:

@@ -55,6 +55,12 @@ def test_a_small_picture_in_another_format_becomes_a_jpeg_of_its_size(encode):
     assert encode(longest).width == MAX_SIDE_PX
 
 
+def test_a_picture_in_another_color_space_is_stored_in_srgb(encode):
+    image = Image.new("RGB", (300, 200), (234, 51, 35))
+    stored = opened(encode(pictures.encode(image, "PNG", icc_profile=pictures.color_profile(*pictures.DISPLAY_P3))))
+    assert stored.getpixel((30, 30)) == pytest.approx((255, 0, 0), abs=3)
+
+
 def test_comments_and_other_metadata_are_dropped(encode):
     data = pictures.encode(pictures.scene((300, 200)), "JPEG", comment="where I live", dpi=(300, 300))
     assert b"where I live" in data
