@@ -23,10 +23,10 @@ from models.arrays import Columns, Flags
 from models.bundle_record import Metric
 from models.errors import DataError
 from models.metrics import Whole, share
+from models.names import genus_families, parse_name
 from models.preprocess import InputSpec
 from models.scoring import AnswerModel, decide
 from models.taxonomy import Taxonomy, taxon_id_from_name
-from training.dataset.names import genus_families, parse_name
 from training.evaluation.answers import rejection_figures
 from training.evaluation.pictures import PictureFiles
 from training.evaluation.predictions import Outputs, Predictions

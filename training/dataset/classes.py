@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from models.errors import DataError
+from models.names import PlantName, genus_families, may_be_latin, parse_name, similar_genera
 from models.taxonomy import Output, Taxon, Taxonomy, fold, taxon_id_from_name
 from training.dataset.collection import MergeRule
-from training.dataset.names import PlantName, genus_families, may_be_latin, parse_name, similar_genera
 from training.dataset.sources.record import SourceClass
 from training.dataset.synonyms import AcceptedName
 

@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from models.errors import DataError, some_of
+from models.names import parse_name
 from models.taxonomy import LANGUAGE, Taxon, Taxonomy, taxon_id_from_name
 from models.text_table import TextTable
-from training.dataset.names import parse_name
 
 # Our columns and how the Darwin Core tables of GBIF and Kew spell them; case and signs do not matter.
 _COLUMNS: Final = {

@@ -13,10 +13,10 @@ from typing import Final, Literal
 import msgspec
 
 from models.errors import DataError
+from models.names import PlantName, parse_name
 from models.taxonomy import Rank
 from models.text_table import TextTable
 from training.dataset.name_table import powo_id_of
-from training.dataset.names import PlantName, parse_name
 
 _NEEDED: Final = ("taxonid", "scientificname", "acceptednameusageid", "taxonomicstatus")
 # Terms of Darwin Core, and how Kew misspells them in its own archive.

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 
 from models.errors import DataError
+from models.names import may_be_latin
 from models.skipped import NO_PICTURES, has_no_media, is_skipped
 from models.taxonomy import split_brackets, without_number
 from training.dataset.archive import members, stem
-from training.dataset.names import may_be_latin
 from training.dataset.sources.record import SPLIT_NAMES, LeftOut, PictureRecord, SourceClass, SourceContents, Split
 
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from models.errors import DataError
-from training.dataset.names import parse_name
+from models.names import parse_name
 from training.dataset.sources.json_layouts import METADATA_FILE, NAMES_FILE, NAMES_FILE_1_0, read_plantnet
 from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import DataError
-from training.dataset.names import genus_families, may_be_latin, parse_name, similar_genera
+from models.names import genus_families, may_be_latin, parse_name, similar_genera
 
 
 @pytest.mark.parametrize(
