@@ -1,4 +1,4 @@
-"""Parses a written name into the parts of a scientific name, and a key that all spellings of the name share.
+"""Written names: their parts, and a key that all spellings of a name share.
 
 "Mazus pumilus (Burm. f.) Steenis", "Mazus  pumilus" and "MAZUS PUMILUS" have the key "mazus pumilus". The rules are
 those of the International Code of Nomenclature for algae, fungi, and plants (the ICN, Shenzhen Code 2018), as far as
@@ -8,18 +8,18 @@ was ignored, and share no genus because they begin with the same word.
 """
 
 import gzip
+import html
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
-from models.errors import DataError
-from models.taxonomy import Rank, fold
+Rank = Literal["species", "genus"]
 
 _DIGITS: Final = "0123456789"  # of generated names
 _BOTH: Final = (
@@ -55,7 +55,7 @@ _ENGLISH: Final = _words(
 
 def may_be_latin(genus: str, *epithets: str) -> bool:
     """Returns whether a genus, or what stands in its place, and the words after it may be a scientific name."""
-    first = genus.lower().rstrip(_DIGITS)
+    first = _ascii(genus).rstrip(_DIGITS)
     words = [epithet.lower().rstrip(_DIGITS) for epithet in epithets if epithet]
     if {first, first.removesuffix("s")} & _ENGLISH:
         return False
@@ -69,6 +69,33 @@ def genus_families() -> Mapping[str, str]:
     """Returns genus -> family of the listed genera."""
     table = gzip.decompress((Path(__file__).parent / "genus_family.csv.gz").read_bytes()).decode()
     return dict(line.split(",") for line in table.splitlines()[1:])
+
+
+OLDER_FAMILIES: Final = {
+    "Apiaceae": "Umbelliferae",
+    "Arecaceae": "Palmae",
+    "Asteraceae": "Compositae",
+    "Brassicaceae": "Cruciferae",
+    "Clusiaceae": "Guttiferae",
+    "Fabaceae": "Leguminosae",
+    "Lamiaceae": "Labiatae",
+    "Poaceae": "Gramineae",
+}
+"""Family -> its other name (ICN article 18.5)."""
+# ICN articles 16 to 19.
+_ABOVE_GENUS: Final = re.compile(
+    r"\w{2,}(?:aceae|oideae|eae|inae|ales|ineae|anae|idae|opsida|phyta|phytina)|Plantae|Angiospermae|Life"
+    rf"|{'|'.join(OLDER_FAMILIES.values())}"
+)
+
+
+def is_above_genus(word: str) -> bool:
+    """Returns whether a single word is the name of a tribe, family or other rank above the genus: "Cichorieae".
+
+    Genera with such an ending, such as Danae and Xerophyta, are listed.
+    """
+    name = word.capitalize()
+    return bool(_ABOVE_GENUS.fullmatch(name)) and name not in genus_families()
 
 
 def similar_genera(genus: str) -> list[str]:
@@ -89,19 +116,33 @@ _APOSTROPHES: Final = dict.fromkeys('‘’´`“”"', "'")
 _DASHES: Final = dict.fromkeys("‐‑–", "-")
 # Soft hyphen, spaces without width, byte order mark.
 _INVISIBLE: Final = dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff")
-_SPELLING: Final = str.maketrans({**_APOSTROPHES, **_DASHES, **_INVISIBLE, "_": " ", "×": " × ", "✕": " × "})
+_SPACES: Final = dict.fromkeys("_*?†\ufffd", " ")
+_SPELLING: Final = str.maketrans({**_APOSTROPHES, **_DASHES, **_INVISIBLE, **_SPACES, "×": " × ", "✕": " × "})
+_TAG: Final = re.compile(r"</?[A-Za-z]+>")
 # ICN article 60.7: these letters in a Latin name; all other marks are dropped.
 _LETTERS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "æ": "ae", "œ": "oe", "ø": "oe", "å": "ao", "ł": "l"})
+_RANK_WORDS: Final = {
+    "subsp.": "subsp ssp subspecies",
+    "var.": "var variety varietas",
+    "subvar.": "subvar subvariety",
+    "convar.": "convar convariety",
+    "f.": "f fo form forma",
+    "subf.": "subf subform subforma",
+}
 _RANKS: Final = {
-    "subsp": "subsp.", "ssp": "subsp.", "subspecies": "subsp.", "nothosubsp": "subsp.",
-    "var": "var.", "varietas": "var.", "nothovar": "var.", "subvar": "subvar.", "convar": "convar.",
-    "f": "f.", "fo": "f.", "forma": "f.", "nothof": "f.", "subf": "subf.",
-}  # fmt: skip
+    f"{prefix}{word}": rank for rank, words in _RANK_WORDS.items() for word in words.split() for prefix in ("", "notho")
+}
 _CULTIVAR: Final = "cv."
+_GROUPS: Final = {"group": "Group", "gp": "Group", "grex": "Grex", "gx": "Grex"}  # ICNCP articles 3 and 4
 # "cf." marks the likely species; "agg." and "s.l." the species in a wide sense.
-_QUALIFIERS: Final = frozenset({"cf.", "cf", "agg.", "agg", "s.l.", "s.lat.", "s.str.", "?"})
-# After a genus these words name no species; "aff." means "near that species", so not that species.
-_NO_SPECIES: Final = _words("sp spp hybrid hybrids cultivar cultivars hyb aff sect subsect subg subgen ser")
+_QUALIFIERS: Final = frozenset({"cf.", "cf", "agg.", "agg", "aggr.", "aggr", "s.l.", "s.lat.", "s.str."})
+_WIDE_SENSE: Final = frozenset({*_GROUPS, "aggregate", "complex"})
+# After a genus these words name a part of it.
+_PARTS: Final = _words("sect section subsect subsection subg subgen subgenus ser series subser")
+# They name no species; "aff." means "near that species", so not that species.
+_NO_SPECIES: Final = _PARTS | _words("sp spp hybrid hybrids cultivar cultivars hyb aff indet")
+# The same in words that common names have too.
+_NO_SPECIES_IN_WORDS: Final = _WIDE_SENSE | _words("species family subfamily tribe subtribe order")
 # Words in lower case that occur in author citations, and are not epithets.
 _CONNECTIVES: Final = _words(
     "ex et in and non nec apud pro sensu auct auctt hort emend nom al f fil "
@@ -119,10 +160,12 @@ class PlantName(msgspec.Struct, frozen=True, kw_only=True):
     """Genus, capitalized; for a common name the whole phrase, as written."""
     epithet: str = ""
     """Specific epithet, empty if no species is named; for a hybrid formula the rest of it ("alba × fragilis")."""
+    part_of_genus: str = ""
+    """A section or another part of the genus, if one is named and no species: "sect. Caninae"."""
     infraspecific_rank: str = ""
-    """Such as "subsp.", "var.", "f." or, for a cultivar, "cv."; empty if a third word has no rank."""
+    """Such as "subsp.", "var.", "f.", "Group" or, for a cultivar, "cv."; empty if a third word has no rank."""
     infraspecific_epithet: str = ""
-    """The lowest epithet, or the name of a cultivar."""
+    """The lowest epithet, or the name of a cultivar or Group."""
     author: str = ""
     """As written."""
     nothogenus: bool = False
@@ -143,14 +186,31 @@ class PlantName(msgspec.Struct, frozen=True, kw_only=True):
         return "species" if self.epithet else "genus"
 
     @property
+    def above_genus(self) -> bool:
+        """Whether the name is that of a family, a tribe or another rank above the genus: "Asteraceae sp."."""
+        return not self.epithet and is_above_genus(self.genus)
+
+    @property
     def infraspecific(self) -> str:
         """The part below the species, such as "subsp. minima"; empty if there is none."""
-        return f"{self.infraspecific_rank} {self.infraspecific_epithet}".strip()
+        parts = self.infraspecific_rank, self.infraspecific_epithet
+        return " ".join(parts[::-1] if parts[0] in _GROUPS.values() else parts).strip()
 
     @property
     def key(self) -> str:
         """Equal for all spellings of the name: lower case, ASCII, no author, no hybrid sign."""
         return _ascii(" ".join(part for part in (self.genus, self.epithet, self.infraspecific) if part))
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The key, and the same without the rank of a subspecies, variety or form."""
+        is_cultivar = self.infraspecific_rank == _CULTIVAR
+        return self.key, self.key if is_cultivar else self.key.replace(f" {self.infraspecific_rank} ", " ")
+
+    @property
+    def species(self) -> "PlantName":
+        """The name without what is below the species; for a cultivar of a genus the genus."""
+        return msgspec.structs.replace(self, infraspecific_rank="", infraspecific_epithet="")
 
     @property
     def scientific_name(self) -> str:
@@ -175,50 +235,94 @@ def parse_name(text: str, *, scientific: bool = False) -> PlantName:
         text: With or without author, hybrid sign, ranks, "spp."; underscores and unusual spaces count as spaces.
         scientific: The text is known to be a scientific name, because its data set says so, or because a common name is
             given beside it.
-
-    Raises:
-        DataError: The name has letters that are not Latin, or neither letters nor digits.
     """
     words = _split_words(text)
     name = _parse_scientific(words, scientific)
     if name is None or not (scientific or _is_marked(name, words) or _may_be_latin(name)):
         phrase = " ".join(word for word in words if word.lower().rstrip(".") not in {"sp", "spp"})
-        name = PlantName(genus=phrase[:1].upper() + phrase[1:], common=True)
-    if not name.key.isascii() or not any(char.isalnum() for char in name.genus):
-        raise DataError(
-            "a class has no name in Latin letters, so it cannot be distinguished from other such classes",
-            value=text,
-            limit="a scientific name",
-            remedy="name its folder Common (Scientific)",
-        )
+        return PlantName(genus=phrase[:1].upper() + phrase[1:], common=True)
     return name
+
+
+def split_class_name(name: str) -> tuple[str, str]:
+    """Splits the name of a class folder.
+
+    Returns:
+        Scientific and common name. "Sunflower (Helianthus annuus)" gives both; any other name is returned as the
+        scientific name, also "Rosa (red)", "Corn (maize)" and "Acacia caven (Molina)", which has an author.
+    """
+    common, scientific = (part.strip() for part in split_brackets(name))
+    if " " in scientific or may_be_latin(scientific):
+        has_author = parse_name(common).epithet and parse_name(name).epithet
+        if not has_author:
+            return scientific, common
+    return name.replace("_", " ").strip(), ""
+
+
+def without_number(folder: str) -> str:
+    """Returns the name of a class folder without its number: "001_quercus_suber" -> "quercus_suber"."""
+    return _FOLDER_NUMBER.sub("", folder)
+
+
+def split_brackets(folder: str) -> tuple[str, str]:
+    """Splits the name of a class folder: "Oak (Quercus)" -> "Oak", "Quercus"; without brackets the second one is ""."""
+    found = _WITH_BRACKETS.fullmatch(folder)
+    return (found[1], found[2]) if found else (folder, "")
+
+
+# "1. Quercus suber", "001_quercus_suber", "2 Salix alba", but not "4 o'clock" or "3-leaved ivy".
+_FOLDER_NUMBER: Final = re.compile(r"^\d+(?:\s*[._)]\s*|[\s-]+(?=[A-Z×]))(?=\D)")
+_WITH_BRACKETS: Final = re.compile(r"(.+?)\s*\(([^()]+)\)")
+
+
+def fold_name(text: str) -> str:
+    """Normalizes a name for comparison: no accents, no case, single spaces, no hybrid sign."""
+    words = fold(_spelt_plainly(text)).split()
+    return " ".join([word for word in words if word not in {"x", "×"}] or words)
+
+
+def fold(text: str) -> str:
+    """Normalizes text for a search: no accents, no case, single spaces."""
+    if not text.isascii():
+        plain = unicodedata.normalize("NFKD", text)
+        text = "".join(char for char in plain if not unicodedata.combining(char))
+    return " ".join(text.casefold().split())
+
+
+def _spelt_plainly(text: str) -> str:
+    """Returns the text without HTML and outer quotes, with one kind of quotes, dashes and spaces."""
+    plain = unicodedata.normalize("NFC", _TAG.sub("", html.unescape(text))).translate(_SPELLING)
+    plain = " ".join(plain.split()).strip(" ,;-•·")
+    return plain[1:-1] if len(plain) > 1 and plain[0] == plain[-1] == "'" else plain
 
 
 def _split_words(text: str) -> list[str]:
     """Returns the words in uniform spelling; a text in capitals becomes lower case, except for recognizable authors."""
-    words = unicodedata.normalize("NFC", text).translate(_SPELLING).split()
-    words = [word for word in words if word.lower() not in _QUALIFIERS]
+    words = [word for word in _spelt_plainly(text).split() if word.lower() not in _QUALIFIERS]
     plain = " ".join(word for word in words if word not in _HYBRID_SIGNS)
     if " " in plain and plain.isupper():
-        return [word if "." in word else word.lower() for word in words]
+        return [word if {".", ","} & {*word} else word.lower() for word in words]
     return words
 
 
 def _parse_scientific(words: Sequence[str], scientific: bool) -> PlantName | None:
     """Parses genus, epithet and so on from left to right; returns None if the text is not a scientific name."""
     words, nothogenus = _take_hybrid_sign(words)
-    words, cultivar = _take_cultivar(words)
+    words, (rank_of_cultivar, cultivar) = _take_cultivar(words)
     if not words or not _is_word(words[0]):
         return None
     rest = words[1:]
     name = PlantName(
-        genus=words[0].capitalize(),
-        infraspecific_rank=_CULTIVAR if cultivar else "",
+        genus=_ascii(words[0]).capitalize(),
+        infraspecific_rank=rank_of_cultivar,
         infraspecific_epithet=cultivar,
         nothogenus=nothogenus,
     )
     if not rest or _names_no_species(rest):
-        return name
+        part = " ".join(rest) if len(rest) > 1 and rest[0].lower().rstrip(".") in _PARTS else ""
+        return msgspec.structs.replace(name, part_of_genus=part)
+    if _is_epithet(plain := rest[0].rstrip(".,")):  # "Helianthus annuus."
+        rest = [plain, *rest[1:]]
     if _opens_author(rest) and _is_author(rest):
         return msgspec.structs.replace(name, author=" ".join(rest))
     rest, nothospecies = _take_hybrid_sign(rest)
@@ -236,7 +340,7 @@ def _parse_scientific(words: Sequence[str], scientific: bool) -> PlantName | Non
     return msgspec.structs.replace(
         name,
         epithet=epithet,
-        infraspecific_rank=_CULTIVAR if cultivar else rank,
+        infraspecific_rank=rank_of_cultivar or rank,
         infraspecific_epithet=cultivar or below,
         author=" ".join(author),
         nothospecies=nothospecies,
@@ -245,11 +349,12 @@ def _parse_scientific(words: Sequence[str], scientific: bool) -> PlantName | Non
 
 def _is_marked(name: PlantName, words: Sequence[str]) -> bool:
     """Returns whether a name has what only scientific names have: "(Burm.", "L.", "×", "spp."."""
-    return name.hybrid or _opens_author(name.author.split() or [" "]) or _names_no_species([*words[1:], ""])
+    follows = words[1].lower().rstrip("0123456789.") if len(words) > 1 else ""
+    return name.hybrid or _opens_author(name.author.split() or [" "]) or follows in _NO_SPECIES
 
 
 def _may_be_latin(name: PlantName) -> bool:
-    is_cultivar = name.infraspecific_rank == _CULTIVAR
+    is_cultivar = name.infraspecific_rank in {_CULTIVAR, *_GROUPS.values()}
     return may_be_latin(name.genus, name.epithet.partition(" ")[0], "" if is_cultivar else name.infraspecific_epithet)
 
 
@@ -262,16 +367,34 @@ def _take_hybrid_sign(words: Sequence[str]) -> tuple[Sequence[str], bool]:
     return words, False
 
 
-def _take_cultivar(words: Sequence[str]) -> tuple[Sequence[str], str]:
-    """Returns the words without the cultivar, and the cultivar: 'Peace' (unlike the author 't Hart) or cv. Peace."""
+def _take_cultivar(words: Sequence[str]) -> tuple[Sequence[str], tuple[str, str]]:
+    """Returns the words without cultivar and Group, and its rank and name: 'Peace' (unlike the author 't Hart)."""
     for start, word in enumerate(words[1:], start=1):
-        if word.lower() in {"cv.", "cv"} and start + 1 < len(words):
-            return words[:start], " ".join(words[start + 1 :]).strip("'")
+        if word.lower() in {"cv.", "cv", "cultivar"} and start + 1 < len(words):
+            return words[:start], (_CULTIVAR, " ".join(words[start + 1 :]).strip("'"))
         if word[0] == "'" and word[1:2].isalnum() and not word[1:2].islower():
             for end in range(start, len(words)):
                 if words[end].endswith("'"):
-                    return [*words[:start], *words[end + 1 :]], " ".join(words[start : end + 1]).strip("'")
-    return words, ""
+                    name = " ".join(words[start : end + 1]).strip("'")
+                    return [*words[:start], *words[end + 1 :]], (_CULTIVAR, name)
+    for end, word in enumerate(words[2:], start=2):
+        kind = word.lower().strip("().")
+        if kind in _GROUPS and (start := _start_of_group(words, end)) < end:
+            name = " ".join(word.lstrip("(").capitalize() for word in words[start:end])
+            return [*words[:start], *words[end + 1 :]], (_GROUPS[kind], name)
+        if kind in _WIDE_SENSE:
+            return [*words[:end], *words[end + 1 :]], ("", "")
+    return words, ("", "")
+
+
+def _start_of_group(words: Sequence[str], end: int) -> int:
+    """Returns where the name of a Group starts: words in capitals, or one in lower case after an epithet."""
+    start = end
+    while start > 1 and words[start - 1][0].isupper() and "." not in words[start - 1]:
+        start -= 1
+    before = words[start - 1]
+    opens = before[0] == "(" and before[-1] != ")"
+    return start - (opens or (start == end > 2 and before.islower() and "." not in before))
 
 
 def _take_infraspecific(words: Sequence[str]) -> tuple[tuple[str, str], Sequence[str]]:
@@ -292,7 +415,7 @@ def _take_infraspecific(words: Sequence[str]) -> tuple[tuple[str, str], Sequence
 def _names_no_species(words: Sequence[str]) -> bool:
     """Returns whether the words after the genus name no species: "spp.", "sp. 1", "sect. Caninae", a bare "ssp."."""
     first = words[0].lower().rstrip("0123456789.")
-    return first in _NO_SPECIES or (len(words) == 1 and first in _RANKS)
+    return first in _NO_SPECIES | _NO_SPECIES_IN_WORDS or (len(words) == 1 and first in _RANKS)
 
 
 def _is_word(word: str) -> bool:
@@ -307,7 +430,13 @@ def _is_epithet(word: str) -> bool:
 def _opens_author(words: Sequence[str]) -> bool:
     """Returns whether the word after a genus must begin an author: "L.", "(Burm.", "Schott ex Endl.", not "Flytrap"."""
     first = words[0]
-    marked = "." in first or first[0] == "(" or first.endswith(",") or (len(first) == 1 and first.isupper())
+    is_lower = first.islower() and len(first) > 2 and first.partition(".")[0] not in _CITATION_WORDS
+    marked = (
+        ("." in first and not is_lower)
+        or first[0] == "("
+        or first.endswith(",")
+        or (len(first) == 1 and first.isupper())
+    )
     followed = first[0].isupper() and len(words) > 1 and words[1] in {"ex", "&", "et"}
     return (marked or followed) and first not in _HYBRID_SIGNS
 

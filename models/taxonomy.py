@@ -9,7 +9,6 @@ accents, the hybrid sign and repeated spaces do not matter: "mentha x piperita" 
 
 import hashlib
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -20,8 +19,18 @@ import numpy as np
 
 from models.arrays import Flags, Positions
 from models.errors import DataError
+from models.names import (
+    OLDER_FAMILIES,
+    PlantName,
+    Rank,
+    fold,
+    fold_name,
+    parse_name,
+    split_brackets,
+    split_class_name,
+    without_number,
+)
 
-Rank = Literal["species", "genus"]
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 LANGUAGE: Final = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8}){0,3}"
 """A language code (BCP 47), such as "de" or "pt-BR"."""
@@ -188,45 +197,24 @@ def taxon_id_from_name(scientific_name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", fold(scientific_name.replace("×", "x "))).strip("-")
 
 
-def without_number(folder: str) -> str:
-    """Returns the name of a class folder without its number: "001_quercus_suber" -> "quercus_suber"."""
-    return _FOLDER_NUMBER.sub("", folder)
-
-
-def split_brackets(folder: str) -> tuple[str, str]:
-    """Splits the name of a class folder: "Oak (Quercus)" -> "Oak", "Quercus"; without brackets the second one is ""."""
-    found = _WITH_BRACKETS.fullmatch(folder)
-    return (found[1], found[2]) if found else (folder, "")
-
-
-def fold(text: str) -> str:
-    """Normalizes text for a search: no accents, no case, single spaces."""
-    if not text.isascii():
-        plain = unicodedata.normalize("NFKD", text)
-        text = "".join(char for char in plain if not unicodedata.combining(char))
-    return " ".join(text.casefold().split())
-
-
 NameKind = Literal["genus", "family", "accepted", "synonym", "common"]
 """What a name is to a taxon."""
-MatchKind = Literal[NameKind, "prefix"]
-"""The same, or "prefix": a word of the name starts with the text."""
+MatchKind = Literal[NameKind, "below", "prefix"]
+"""The same; or "below": the text is a name below it; or "prefix": a word of the name starts with the text."""
 
 # A text that is several of these means the first: "Geranium" is the genus, although a Pelargonium has that common name.
 # The genus precedes the accepted name, because a taxon of rank genus has the genus as its accepted name.
 _KINDS: Final[tuple[NameKind, ...]] = get_args(NameKind)
-# "1. Quercus suber", "001_quercus_suber", "2 Salix alba", but not "4 o'clock" or "3-leaved ivy".
-_FOLDER_NUMBER: Final = re.compile(r"^\d+(?:\s*[._)]\s*|[\s-]+(?=[A-Z×]))(?=\D)")
-_WITH_BRACKETS: Final = re.compile(r"(.+?)\s*\(([^()]+)\)")
-_SAME: Final = str.maketrans({"×": " x ", "’": "'"})
+_SCIENTIFIC: Final = _KINDS[:-1]
+_INITIAL: Final = re.compile(r"([^\W\d_]{1,4})\.\s*")  # "H. annuus"
 
 
 class NameMatch(msgspec.Struct, frozen=True):
     """Why a taxon was found."""
 
     kind: MatchKind
-    """What the query is to the taxon: its accepted name, a synonym, a common name, its genus or family; or the start of
-    a word of a name (prefix)."""
+    """What the query is to the taxon: its accepted name, a synonym, a common name, its genus or family; a name below it
+    that the model does not know, such as a subspecies (below); or the start of a word of a name (prefix)."""
     name: str
     """The name that the query matches, as the model writes it."""
 
@@ -237,6 +225,13 @@ class KnownName(msgspec.Struct, frozen=True):
     match: NameMatch
     taxa: Positions
     """Positions of its taxa in `Taxonomy.taxa`: all taxa of a genus or family, all that share the name otherwise."""
+    kind: NameKind
+    """What the name in `match` is to the taxa, also if the text is a name below it."""
+
+    @property
+    def is_group(self) -> bool:
+        """Whether the name is that of a genus or family, and so may mean species that the model does not know."""
+        return self.kind in {"genus", "family"}
 
 
 class FoundTaxon(msgspec.Struct, frozen=True):
@@ -253,68 +248,117 @@ class TaxaChoice(msgspec.Struct, frozen=True):
     """Whether each taxon is chosen, in the order of `Taxonomy.taxa`."""
     unknown: tuple[str, ...]
     """The names that mean no taxon."""
+    below: dict[str, str] = {}
+    """Name below what the model knows -> the species or genus that was chosen for it."""
 
 
 class TaxonNames:
-    """The names of all taxa of a taxonomy, folded once: 5,337 taxa take a fifth of a second."""
+    """The names of all taxa of a taxonomy, parsed once: 5,337 taxa take half a second."""
 
     def __init__(self, taxonomy: Taxonomy) -> None:
         self.taxonomy = taxonomy
-        # Folded name -> kind, name as written, and position of each taxon that has it.
+        # Normalized name -> kind, name as written, and position of each taxon that has it.
         self._meanings: dict[str, list[tuple[NameKind, str, int]]] = {}
         words: list[tuple[Taxon, str]] = []
         for position, taxon in enumerate(taxonomy.taxa):
             folded = [(kind, name, fold_name(name)) for kind, name in _names(taxon)]
-            for kind, name, key in folded:
-                self._meanings.setdefault(key, []).append((kind, name, position))
+            for kind, name, key in (*folded, ("accepted", taxon.scientific_name, taxon.taxon_id)):
+                keys = {key} if kind not in {"accepted", "synonym"} else {key, *parse_name(name, scientific=True).keys}
+                for each in keys:
+                    self._meanings.setdefault(each, []).append((kind, name, position))
             # A space precedes every word.
             words.append((taxon, "".join(f" {key}\n" for _, _, key in folded)))
         self._words = sorted(words, key=lambda each: each[0].scientific_name)
 
     def find(self, text: str) -> KnownName | None:
-        """Finds what a whole name means; None if no taxon has exactly this name.
+        """Finds what a whole name means: the one way from a written name to taxa.
+
+        The text is a name of the model or a taxon id; else it is read as a scientific name: with author, rank,
+        "spp.", or an abbreviated genus ("H. annuus") if that means one taxon, in the form of a class folder, such as
+        "001_common_(scientific)". A name below what the model knows means the species or genus that it belongs to.
 
         If the text is a name of several kinds, it means the first of genus, family, accepted name, synonym and
         common name.
         """
-        meanings = self._meanings.get(fold_name(text))
-        if meanings is None:
-            return None
-        first, name, _ = min(meanings, key=lambda each: _KINDS.index(each[0]))
-        positions = [position for kind, _, position in meanings if kind == first]
-        return KnownName(NameMatch(first, name), np.unique(np.array(positions, dtype=np.intp)))
+        plain = without_number(text)
+        return (
+            self._known(fold_name(text), _KINDS)
+            or self._known(fold_name(plain), _KINDS)
+            or self._read(split_class_name(plain)[0])
+            or self._known(fold_name(split_brackets(plain)[1]), ("common",))
+        )
 
     def choose(self, names: Iterable[str]) -> TaxaChoice:
         """Chooses all taxa that any of the names means."""
         found = {name: self.find(name) for name in names}
         chosen_T = np.zeros(len(self.taxonomy.taxa), dtype=np.bool_)
-        for known in found.values():
+        below = {}
+        for name, known in found.items():
             if known is not None:
                 chosen_T[known.taxa] = True
-        return TaxaChoice(chosen_T, tuple(name for name, known in found.items() if known is None))
+                if known.match.kind == "below":
+                    below[name] = known.match.name
+        return TaxaChoice(chosen_T, tuple(name for name, known in found.items() if known is None), below)
 
     def search(self, text: str, limit: int = 20) -> list[FoundTaxon]:
-        """Finds at most `limit` taxa, sorted, with a name in which a word starts with the text; "" finds all."""
+        """Finds at most `limit` taxa, sorted: what the text means, and names with a word that starts with it.
+
+        The text "" finds all.
+        """
         wanted = fold_name(text)
-        found = [taxon for taxon, words in self._words if f" {wanted}" in words][:limit]
-        return [FoundTaxon(taxon, _match(taxon, wanted) if wanted else None) for taxon in found]
+        known = self.find(text) if wanted else None
+        meant = set() if known is None else {self.taxonomy.taxa[position].taxon_id for position in known.taxa}
+        found = [taxon for taxon, words in self._words if f" {wanted}" in words or taxon.taxon_id in meant][:limit]
+        meaning = None if known is None else known.match
+        return [FoundTaxon(taxon, _match(taxon, wanted, meaning) if wanted else None) for taxon in found]
+
+    def _known(self, key: str, kinds: Sequence[NameKind]) -> KnownName | None:
+        meanings = [each for each in self._meanings.get(key, ()) if each[0] in kinds]
+        if not meanings:
+            return None
+        first, name, _ = min(meanings, key=lambda each: _KINDS.index(each[0]))
+        positions = [position for kind, _, position in meanings if kind == first]
+        return KnownName(NameMatch(first, name), np.unique(np.array(positions, dtype=np.intp)), first)
+
+    def _read(self, text: str) -> KnownName | None:
+        """Finds what a scientific name means."""
+        name = parse_name(text, scientific=True)
+        if initial := _INITIAL.match(name.genus):
+            name = parse_name(f"{initial[1]} {name.genus[initial.end() :]}", scientific=True)
+        if initial or len(name.genus) == 1:
+            name = self._spelt_out(name)
+        found = self._known(name.key, _SCIENTIFIC)
+        is_below = name.part_of_genus or (found is None and name.infraspecific)
+        if is_below and (found := self._known(name.species.key, _SCIENTIFIC)):
+            return msgspec.structs.replace(found, match=NameMatch("below", found.match.name))
+        return found
+
+    def _spelt_out(self, name: PlantName) -> PlantName:
+        """Returns a name with an abbreviated genus in full, if it is that of one taxon."""
+        fitting = {
+            (position, key.partition(" ")[0])
+            for key, meanings in self._meanings.items()
+            if name.epithet and key.startswith(name.genus.lower()) and key.partition(" ")[2] == name.epithet
+            for kind, _, position in meanings
+            if kind in _SCIENTIFIC
+        }
+        genus = next((genus for _, genus in fitting), "") if len({taxon for taxon, _ in fitting}) == 1 else name.genus
+        return msgspec.structs.replace(name, genus=genus)
 
 
-def fold_name(text: str) -> str:
-    """Normalizes a name for comparison: no accents, no case, single spaces, no hybrid sign."""
-    words = fold(text.translate(_SAME)).split()
-    return " ".join([word for word in words if word != "x"] or words)
-
-
-def _match(taxon: Taxon, wanted: str) -> NameMatch:
-    """Gives the first name of a taxon that is the text, else the first with a word that starts with it.
+def _match(taxon: Taxon, wanted: str, meaning: NameMatch | None) -> NameMatch | None:
+    """Gives the first name of a taxon that is the text, else the first with a word that starts with it, else `meaning`.
 
     Of the names that start with it, those of the taxon itself precede those of its genus and family.
     """
     named = [(kind, name, fold_name(name)) for kind, name in _names(taxon)]
     whole = [NameMatch(kind, name) for kind, name, key in named if key == wanted]
     starting = [(kind, name) for kind, name, key in named if f" {wanted}" in f" {key}"]
-    return whole[0] if whole else NameMatch("prefix", min(starting, key=lambda each: each[0] in {"genus", "family"})[1])
+    if whole:
+        return whole[0]
+    if not starting:
+        return meaning
+    return NameMatch("prefix", min(starting, key=lambda each: each[0] in {"genus", "family"})[1])
 
 
 def _names(taxon: Taxon) -> Iterable[tuple[NameKind, str]]:
@@ -323,6 +367,8 @@ def _names(taxon: Taxon) -> Iterable[tuple[NameKind, str]]:
         yield "genus", taxon.genus
     if taxon.family:
         yield "family", taxon.family
+        if older := OLDER_FAMILIES.get(taxon.family):
+            yield "family", older
     yield "accepted", taxon.scientific_name
     yield from (("synonym", name) for name in taxon.synonyms)
     yield from (("common", name) for names in (taxon.common_names, *taxon.names.values()) for name in names)

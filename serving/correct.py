@@ -146,6 +146,8 @@ def _taxon(deps: RouteDependencies, given: Mapping[str, Sequence[str]]) -> tuple
     loaded = deps.live_bundle.current
     known = loaded.names.find(text)
     only = loaded.taxonomy.taxa[int(known.taxa[0])] if known is not None and len(known.taxa) == 1 else None
+    if known is not None and known.is_group and only is not None and only.rank == "species":
+        only = None  # the model knows one species of the genus, and the plant may be another
     if others and only is None:
         seen = text.translate(_JOINERS)
         if not (seen and seen.isprintable()):

@@ -15,7 +15,7 @@ from models.answer import PlantAnswer, Question, answer_plant
 from models.bundle import Bundle, check_golden, load_bundle
 from models.bundle_record import Precision
 from models.cores import cores
-from models.errors import BundleError, InputError, one_line
+from models.errors import BundleError, InputError, one_line, some_of
 from models.examples import Example
 from models.openvino_session import OpenVinoSession
 from models.session import NetworkOutput, NetworkSession, OnnxSession
@@ -32,6 +32,7 @@ from serving.species import ALL_TAXA, TaxaLists, TaxaSelector, read_taxa_lists
 from serving.threads import run_in_daemon_thread
 
 _GRADIENT_PX: Final = 96
+_MOST_UNKNOWN: Final = 20  # names of a list that the log tells
 _WARM_UP_COVERAGE: Final = 0.9
 # To open a network and run every batch size in every mode and worker, seconds; a GPU also loads its kernels.
 _WARM_UP_S: Final = 300.0
@@ -323,8 +324,9 @@ def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | 
     loaded = LoadedBundle(bundle, precision, networks, policy, metrics, taxa_lists=taxa_lists)
     for name, choice in loaded.selector.lists.items():
         num_taxa = int(choice.chosen_T.sum())
-        num_unknown = len(choice.unknown)
-        _log.info("taxa_list", list=name, num_taxa=num_taxa, num_unknown_names=num_unknown)
+        unknown = [f"line {taxa_lists[name][each]}: {each}" for each in choice.unknown]
+        shown = {"unknown_names": some_of(unknown, _MOST_UNKNOWN, "; ")} if unknown else {}
+        _log.info("taxa_list", list=name, num_taxa=num_taxa, num_unknown_names=len(unknown), **shown)
     return loaded
 
 

@@ -16,9 +16,10 @@ from models.bundle_record import MeasuredCoverage
 from models.calibration import CoverageKind
 from models.exif import Latitude, Longitude
 from models.harmful import Harm
+from models.names import Rank
 from models.place import Where
 from models.ranking import RankedGroup, Verdict
-from models.taxonomy import LANGUAGE, Rank
+from models.taxonomy import LANGUAGE
 from serving.errors import BadParameter
 
 

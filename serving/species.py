@@ -3,6 +3,7 @@
 Fields may be added, but never renamed or removed.
 """
 
+import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -21,8 +22,8 @@ from serving.schemas import TaxonView
 
 SpeciesStatus = Literal["known", "synonym", "not_in_model"]
 _NUM_NAMED: Final = 3  # names that a sentence repeats; it counts the others
-TaxaLists = Mapping[str, tuple[str, ...]]
-"""Name of a list -> the names in it."""
+TaxaLists = Mapping[str, Mapping[str, int]]
+"""Name of a list -> the names in it, each with the number of its line."""
 
 LIST_PREFIX: Final = "list:"
 """Starts a value that names a list."""
@@ -49,8 +50,8 @@ class SpeciesList(msgspec.Struct, frozen=True):
     total: int
     """How many taxa the model can name."""
     status: SpeciesStatus | None
-    """Whether the query is a whole name that the model knows: `known` (an accepted or common name, genus or family), a
-    `synonym`, or `not_in_model`; null if it is empty or only the start of names."""
+    """Whether the query is a whole name that the model knows: `known` (an accepted or common name, genus, family, or a
+    name below one), a `synonym`, or `not_in_model`; null if it is empty or only the start of names."""
     message: str | None
     """The status as a sentence; null if the query is empty."""
     warnings: list[str]
@@ -145,7 +146,10 @@ def _status(query: str, names: TaxonNames, *, is_start: bool) -> tuple[SpeciesSt
     known = names.find(query)
     if known is not None:
         taxa = [names.taxonomy.taxa[position].scientific_name for position in known.taxa]
-        return ("synonym" if known.match.kind == "synonym" else "known"), _meaning(known, taxa)
+        meaning = _meaning(known, taxa)
+        if known.match.kind == "below":
+            meaning = f"This model knows nothing below {known.match.name}, where {query!r} belongs. {meaning}"
+        return ("synonym" if known.kind == "synonym" else "known"), meaning
     if is_start:
         return None, f"No name is exactly {query!r}; the taxa listed have a name in which a word starts with it."
     return (
@@ -156,7 +160,7 @@ def _status(query: str, names: TaxonNames, *, is_start: bool) -> tuple[SpeciesSt
 
 def _meaning(known: KnownName, taxa: Sequence[str]) -> str:
     name = known.match.name
-    kind = known.match.kind
+    kind = known.kind
     if kind == "accepted":
         return f"This model can name {name}."
     if kind in {"genus", "family"}:
@@ -194,8 +198,9 @@ def read_taxa_lists(folder: Path | None) -> TaxaLists:
     return {path.stem: _read_list(path) for path in paths if not path.name.startswith(".")}  # editors keep hidden files
 
 
-def _read_list(path: Path) -> tuple[str, ...]:
-    names = tuple(name for line in text_lines(path, "\n") if (name := line.partition(_COMMENT)[0].strip()))
+def _read_list(path: Path) -> dict[str, int]:
+    lines = enumerate(map(html.unescape, text_lines(path, "\n")), start=1)  # "&#215;" is no comment
+    names = {name: number for number, line in lines if (name := line.partition(_COMMENT)[0].strip())}
     if not names:
         raise InputError(f"the list {path} has no names", limit=_LIST_FORM, remedy="add names or remove the file")
     return names
@@ -208,6 +213,7 @@ class TaxaSelector:
         self._names = names
         taxonomy = names.taxonomy
         self._has_output_T = np.bincount(taxonomy.taxon_of_output, minlength=len(taxonomy.taxa)) > 0
+        self._lines = lists
         self.lists = {name: names.choose(content) for name, content in lists.items()}
 
     def select(self, values: Sequence[str]) -> tuple[Flags | None, list[str]]:
@@ -235,9 +241,10 @@ class TaxaSelector:
                 limit="names of genera, families and species, synonyms, common names, or list:NAME",
                 remedy="look for names that the model knows with /species?q=",
             )
-        sentences = [_not_known("the parameter `taxa`", by_name.unknown)]
-        sentences += [_not_known(f"the list {name!r}", choice.unknown) for name, choice in by_list.items()]
-        return allowed_T, list(filter(None, sentences))
+        sentences = _to_tell("the parameter `taxa`", by_name, {})
+        for name, choice in by_list.items():
+            sentences += _to_tell(f"the list {name!r}", choice, self._lines[name])
+        return allowed_T, sentences
 
     def _find(self, name: str) -> TaxaChoice:
         found = self.lists.get(name)
@@ -252,11 +259,17 @@ class TaxaSelector:
         return found
 
 
-def _not_known(where: str, unknown: Sequence[str]) -> str:
-    if not unknown:
-        return ""
-    return f"Not known to this model and ignored, in {where}: {_quoted(unknown)}."
+def _to_tell(where: str, choice: TaxaChoice, lines: Mapping[str, int]) -> list[str]:
+    """Returns what was not understood, or as less than it says, with its lines if these are known."""
+    told = []
+    if choice.unknown:
+        told.append(f"Not known to this model and ignored, in {where}: {_quoted(choice.unknown, lines)}.")
+    if choice.below:
+        as_known = [f"{_quoted([name], lines)} as {known}" for name, known in choice.below.items()]
+        told.append(f"Below what this model knows, and so taken wider, in {where}: {some_of(as_known, _NUM_NAMED)}.")
+    return told
 
 
-def _quoted(names: Sequence[str]) -> str:
-    return some_of([repr(name[:_NAME_LENGTH]) for name in names], _NUM_NAMED)
+def _quoted(names: Sequence[str], lines: Mapping[str, int] | None = None) -> str:
+    at = {name: f" (line {number})" for name, number in (lines or {}).items()}
+    return some_of([f"{name[:_NAME_LENGTH]!r}{at.get(name, '')}" for name in names], _NUM_NAMED)

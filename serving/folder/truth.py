@@ -1,12 +1,10 @@
 """How often the rows of a table are right, if a column of the list or the folders have the true names.
 
-A true name is a taxon id, or a name as `models/taxonomy.py` understands it, also in the forms of class folders. It
-counts at each rank at which all taxa that it means agree: "Rosa canina" as species, genus and family; "Rosa", "Rosa
-spp.", or a common name of two roses, as genus and family.
+A true name is understood as `TaxonNames.find` does. It counts at each rank at which all taxa that it means agree:
+"Rosa canina" as species, genus and family; "Rosa", "Rosa spp.", or a common name of two roses, as genus and family.
 """
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +22,7 @@ from models.bundle import Bundle, file_sha256
 from models.errors import DataError
 from models.metrics import Confusion, NamesOfRank, Share, confusions, share
 from models.ranking import RANKS, Rank, VerdictRank
-from models.taxonomy import Groups, Taxon, TaxonNames, Taxonomy, split_brackets, without_number
+from models.taxonomy import Groups, Taxon, TaxonNames, Taxonomy
 from serving.folder.photographs import Photograph, Store
 from serving.folder.plants import Plant
 from serving.folder.rows import Row
@@ -36,8 +34,6 @@ _MOST_CONFUSIONS: Final = 20
 _MOST_TOLD: Final = 5  # on the terminal
 # "Helianthus" may mean a species that the model does not know, even if it knows only one of the genus.
 _MORE_PRECISE: Final[Mapping[str, tuple[Rank, ...]]] = {"genus": ("species",), "family": ("species", "genus")}
-# "Quercus spp.", "Quercus_sp_2"
-_NO_SPECIES: Final = re.compile(r"(.+?)\s+spp?\.?(?:\s*\d+)?", re.IGNORECASE)
 
 Names = Mapping[Rank, str]
 """Rank -> name, without the ranks that are unknown."""
@@ -97,21 +93,11 @@ class TrueNames:
 
     def find(self, text: str) -> Names:
         """Returns the name at each rank at which the text has one meaning; empty if the model does not know it."""
-        by_id = self._taxonomy.by_id.get(text)
-        if by_id is not None:
-            return names_by_rank(by_id)
-        plain, in_brackets = split_brackets(without_number(text).replace("_", " ").strip())
-        # The common name before the brackets does not count: the oak of "Oak (Quercus suber)" may be another one here.
-        return self._read(text) or self._read(in_brackets or plain)
-
-    def _read(self, text: str) -> Names:
         known = self._names.find(text)
         if known is None:
-            genus = _NO_SPECIES.fullmatch(text)
-            of_genus = self._read(genus[1]) if genus else {}
-            return {rank: name for rank, name in of_genus.items() if rank != "species"}
+            return {}
         shared = set.intersection(*(set(names_by_rank(self._taxonomy.taxa[at]).items()) for at in known.taxa))
-        unsure = _MORE_PRECISE.get(known.match.kind, ())
+        unsure = _MORE_PRECISE.get(known.kind, ())
         return {rank: name for rank, name in shared if rank not in unsure}
 
 

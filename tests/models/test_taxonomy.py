@@ -133,8 +133,11 @@ GARDEN = TaxonNames(
         species("Pelargonium zonale", "Geraniaceae", common_names=("geranium", "stork's bill")),
         species("Geranium robertianum", "Geraniaceae", synonyms=("Robertium vulgare",)),
         species("Erodium cicutarium", "Geraniaceae", synonyms=("Geranium acaule",), common_names=("Stork's Bill",)),
+        species("Viola tricolor subsp. minima"),
+        species("Mentha × rotata", "Lamiaceae"),
     )
 )  # fmt: skip
+VIOLA = "Viola tricolor subsp. minima"
 NAMES = [taxon.scientific_name for taxon in GARDEN.taxonomy.taxa]
 
 
@@ -159,10 +162,48 @@ def meaning(text):
         ("Robertium vulgare", ("synonym", "Robertium vulgare", ["Geranium robertianum"])),
         ("japanese  Rose", ("common", "Japanese rose", ["Rosa rugosa"])),
         ("stork's bill", ("common", "stork's bill", ["Pelargonium zonale", "Erodium cicutarium"])),
+        ("Rosa sp.", ("genus", "Rosa", ["Rosa rugosa", "Rosa × alba", "Rosa"])),
+        ("Rosa L.", ("genus", "Rosa", ["Rosa rugosa", "Rosa × alba", "Rosa"])),
+        ("Rosaceae sp.", ("family", "Rosaceae", ["Rosa rugosa", "Rosa × alba", "Rosa"])),
+        ("Labiatae", ("family", "Labiatae", ["Mentha × rotata"])),
+        ("Acer laciniatum Borkh.", ("synonym", "Acer laciniatum", ["Acer platanoides"])),
+        ("Rosa rugosa subsp. rugosa", ("below", "Rosa rugosa", ["Rosa rugosa"])),
+        ("Acer laciniatum 'Globosum'", ("below", "Acer laciniatum", ["Acer platanoides"])),
+        ("Primula sect. Primula", ("below", "Primula", ["Primula veris"])),
+        ("Primula 'Alba'", ("below", "Primula", ["Primula veris"])),
+        ("Viola tricolor ssp. minima Gaudin", ("accepted", "Viola tricolor subsp. minima", [VIOLA])),
+        ("Viola tricolor minima", ("accepted", "Viola tricolor subsp. minima", [VIOLA])),
     ],
 )
 def test_whole_name_means_all_its_taxa(text, expected):
     assert meaning(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Primula veris L.", "Primula veris L. 1753", "Primula veris Linnaeus, 1753", "Primula_veris", "PRIMULA VERIS L.",
+     "Primula veris agg.", "Primula veris s.l.", "Primula veris complex", "Primula cf. veris", "P. veris", "P.veris L.",
+     "p veris", "Prim. veris", '"Primula veris L."', "<i>Primula veris</i> L.", "Primula&nbsp;veris", "Primula veris, ",
+     "Primula veris.", "Primula veris, L.",
+     "primula-veris", "1. Primula veris", "001_primula_veris", "Cowslip (Primula veris)"],
+)  # fmt: skip
+def test_a_species_is_found_however_its_name_is_written(text):
+    assert meaning(text) == ("accepted", "Primula veris", ["Primula veris"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Primula vulgaris", "Primula veris × elatior", "Cichorieae", "Viola tricolor",
+     "Viola tricolor subsp. curtisii", "Japanese rose (Rosa indica)", "Primula vulgaris (Isoetes)", "Rosaceae alba"],
+)  # fmt: skip
+def test_a_name_is_never_understood_as_less_than_it_says(text):
+    assert meaning(text) is None
+
+
+def test_an_initial_stands_for_the_genus_of_one_taxon_only():
+    names = TaxonNames(taxonomy_of(species("Hedera alba"), species("Hibiscus alba"), species("Hibiscus nigra")))
+    assert names.find("H. alba") is names.find("H. sp.") is None
+    assert names.find("H. nigra L.").match == NameMatch("accepted", "Hibiscus nigra")
 
 
 @pytest.mark.parametrize("text", ["Primula", "primula ver", "veris", "rose", "Rosac", "", "  ", "zzz"])
@@ -195,6 +236,7 @@ def test_choice_holds_the_taxa_of_all_names_and_the_names_that_mean_nothing():
     choice = GARDEN.choose(["Primula", "oak", "japanese rose", "Quercus robur", "oak"])
     assert [NAMES[index] for index in np.flatnonzero(choice.chosen_T)] == ["Rosa rugosa", "Primula veris"]
     assert choice.unknown == ("oak", "Quercus robur")
+    assert GARDEN.choose(["Rosa rugosa 'Alba'"]).below == {"Rosa rugosa 'Alba'": "Rosa rugosa"}
 
 
 @given(st.lists(st.text()))
@@ -256,6 +298,8 @@ def test_empty_search_returns_everything_by_name():
         ("acer laciniatum", NameMatch("synonym", "Acer laciniatum")),
         ("acer lac", NameMatch("prefix", "Acer laciniatum")),
         ("STRASSE", NameMatch("common", "Straße")),
+        ("Acer laciniatum Borkh.", NameMatch("synonym", "Acer laciniatum")),
+        ("Rosa rugosa subsp. rugosa", NameMatch("below", "Rosa rugosa")),
     ],
 )
 def test_search_says_why_a_taxon_was_found(text, match):

@@ -109,6 +109,12 @@ def test_bad_species_parameters_are_problems(client, query):
             "Rosa is a genus, of which this model can name Rosa canina, Rosa gallica, Rosa rugosa and 1 other.",
         ),
         ("prim", None, "No name is exactly 'prim'; the taxa listed have a name in which a word starts with it."),
+        (
+            "Primula acaulis subsp. acaulis",
+            "synonym",
+            "This model knows nothing below Primula acaulis, where 'Primula acaulis subsp. acaulis' belongs. "
+            "Primula acaulis is a synonym of Primula vulgaris, which this model can name.",
+        ),
         (" oak ", "not_in_model", "This model cannot name 'oak': none of its 7 taxa has that name."),
     ],
 )
@@ -150,7 +156,7 @@ def test_unknown_taxon_is_a_problem_document(client, taxon_id):
 
 
 NAMES = TaxonNames(TAXONOMY)
-LISTS = {"garden": ("Bellis perennis", "Rosa", "Quercus robur"), "sea": ("Zostera marina",)}
+LISTS = {"garden": {"Bellis perennis L.": 2, "Rosa": 3, "Quercus robur": 7}, "sea": {"Zostera marina": 1}}
 SELECTOR = TaxaSelector(NAMES, LISTS)
 
 
@@ -168,7 +174,7 @@ def test_list_is_a_text_file_with_one_name_per_line_and_comments(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "._my garden.txt").write_bytes(b"\xff")
     (tmp_path / ".#open.txt").symlink_to("nowhere")
-    assert read_taxa_lists(tmp_path) == {"my garden": ("Rosa canina", "Crocus")}
+    assert read_taxa_lists(tmp_path) == {"my garden": {"Rosa canina": 3, "Crocus": 4}}
     assert read_taxa_lists(None) == {}
 
 
@@ -203,6 +209,7 @@ def test_unusable_list_is_an_error_that_names_the_file(tmp_path, content, messag
         (["rosa"], {"rosa-canina", "rosa-rugosa"}),
         (["daisy", "Rosa ferox"], {"bellis-perennis", "rosa-rugosa"}),
         (["Iridaceae"], {"crocus", "crocus-vernus"}),
+        (["Crocus vernus (L.) Hill"], {"crocus-vernus"}),
         (["list:garden"], {"bellis-perennis", "rosa-canina", "rosa-rugosa"}),
         (["list:garden", "crocus"], {"bellis-perennis", "rosa-canina", "rosa-rugosa", "crocus", "crocus-vernus"}),
     ],
@@ -215,7 +222,11 @@ def test_names_that_are_not_understood_are_counted_per_source():
     values = ["Rosa", *(f"oak {number}" for number in range(1, 6)), "list:garden"]
     assert SELECTOR.select(values)[1] == [
         "Not known to this model and ignored, in the parameter `taxa`: 'oak 1', 'oak 2', 'oak 3' and 2 more.",
-        "Not known to this model and ignored, in the list 'garden': 'Quercus robur'.",
+        "Not known to this model and ignored, in the list 'garden': 'Quercus robur' (line 7).",
+    ]
+    assert SELECTOR.select(["Rosa canina var. alba"])[1] == [
+        "Below what this model knows, and so taken wider, in the parameter `taxa`: "
+        "'Rosa canina var. alba' as Rosa canina."
     ]
 
 

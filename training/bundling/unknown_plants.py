@@ -26,7 +26,7 @@ from models.metrics import Whole, share
 from models.names import genus_families, parse_name
 from models.preprocess import InputSpec
 from models.scoring import AnswerModel, decide
-from models.taxonomy import Taxonomy, taxon_id_from_name
+from models.taxonomy import TaxonNames, Taxonomy
 from training.evaluation.answers import rejection_figures
 from training.evaluation.pictures import PictureFiles
 from training.evaluation.predictions import Outputs, Predictions
@@ -70,27 +70,28 @@ class UnknownNames(Columns, frozen=True):
 def names_of(listed: Negatives, taxonomy: Taxonomy) -> tuple[tuple[Path, ...], UnknownNames]:
     """Looks up genus and family of each photograph; returns those that stay, and what is known of them.
 
-    One that is named by a known genus alone is left out: such a plant may be a taxon that the bundle knows.
+    One that is named by a known genus or family alone is left out: such a plant may be a taxon that the bundle knows.
 
     Raises:
         DataError: A plant is known to the bundle.
     """
     taxa = [taxonomy.taxa[position] for position in taxonomy.taxon_of_output]
+    known_names = TaxonNames(taxonomy)
     of_genus, of_family = ({getattr(taxon, rank): output for output, taxon in enumerate(taxa)} for rank in _GROUPS)
     groups = dict[str, int]()
     paths = []
     rows = []
     for path, name, source in zip(listed.paths, listed.scientific_names, listed.sources, strict=True):
-        plant = parse_name(name, scientific=True) if name else None
-        if plant is not None and not plant.epithet and plant.genus in taxonomy.genera.names:
+        known = known_names.find(name) if name else None
+        if known is not None and known.is_group:
             continue
-        if plant is not None and taxon_id_from_name(plant.scientific_name) in taxonomy.by_id:
+        if known is not None:
             raise DataError(
                 "a photograph of an unknown plant shows one that the bundle knows",
                 value=f"{name}, {path}",
                 remedy="take it out of the list of --unknown",
             )
-        genus = "" if plant is None else plant.genus
+        genus = parse_name(name, scientific=True).genus if name else ""
         group = genus or str(path.parent)
         judges = int(hashlib.sha256(group.encode()).hexdigest()[:8], 16) < JUDGING * 16**8
         near = of_genus.get(genus) if genus else None

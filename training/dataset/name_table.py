@@ -9,8 +9,7 @@ from typing import Final
 import msgspec
 
 from models.errors import DataError, some_of
-from models.names import parse_name
-from models.taxonomy import LANGUAGE, Taxon, Taxonomy, taxon_id_from_name
+from models.taxonomy import LANGUAGE, Taxon, TaxonNames, Taxonomy
 from models.text_table import TextTable
 
 # Our columns and how the Darwin Core tables of GBIF and Kew spell them; case and signs do not matter.
@@ -99,19 +98,17 @@ def with_names(taxonomy: Taxonomy, path: Path) -> tuple[Taxonomy, str]:
 
 def _finder(taxonomy: Taxonomy) -> Callable[[str], int | None]:
     """Returns a function that finds the position of a taxon by what a table writes."""
-    positions: dict[str, int] = {}
-    for index, taxon in enumerate(taxonomy.taxa):
-        ids = map(taxon_id_from_name, (taxon.scientific_name, *taxon.synonyms))
-        for name in (taxon.taxon_id, str(taxon.gbif_id or taxon.taxon_id), *ids):
-            positions.setdefault(name, index)
+    names = TaxonNames(taxonomy)
+    by_key = {str(taxon.gbif_id): index for index, taxon in enumerate(taxonomy.taxa) if taxon.gbif_id}
 
     def find(text: str) -> int | None:
-        if text in positions or text.isdecimal():
-            return positions.get(text)
-        try:
-            return positions.get(taxon_id_from_name(parse_name(text, scientific=True).key))
-        except DataError:  # a name of a virus and similar
+        if text.isdecimal():
+            return by_key.get(text)
+        known = names.find(text)
+        if known is None or known.match.kind in {"below", "common"}:
             return None
+        itself = [at for at in known.taxa.tolist() if taxonomy.taxa[at].scientific_name == known.match.name]
+        return next(iter(itself if known.is_group else known.taxa.tolist()), None)
 
     return cache(find)
 

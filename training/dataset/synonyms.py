@@ -13,8 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from models.errors import DataError
-from models.names import PlantName, parse_name
-from models.taxonomy import Rank
+from models.names import PlantName, Rank, parse_name
 from models.text_table import TextTable
 from training.dataset.name_table import powo_id_of
 
@@ -132,10 +131,7 @@ class _TaxonFile(TextTable):
         if len(fields) < len(self.header) or ("kingdom" in cells and cells["kingdom"] != "Plantae"):
             return None
         author = cells["scientificnameauthorship"]
-        try:
-            name = parse_name(cells["scientificname"].removesuffix(author), scientific=True)
-        except DataError:  # names of viruses and similar
-            return None
+        name = parse_name(cells["scientificname"].removesuffix(author), scientific=True)
         taxon_id = cells["taxonid"]
         accepted_id = cells["acceptednameusageid"]
         status = cells["taxonomicstatus"].lower()

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 def test_a_correction_is_kept_with_its_answer_and_the_pictures_that_were_given(client, folder):
     answer = ask(client, ROSE, DAISY)
-    body = correct(client, DAISY, of=answer, taxon="Rosa rugosa", certain="true").json()
+    body = correct(client, DAISY, of=answer, taxon="Rosa rugosa Thunb.", certain="true").json()
     told = [body[name] for name in ("taxon_id", "name", "num_pictures", "days")]
     assert told == ["rosa-rugosa", "Rosa rugosa", 1, 365]
     (found,) = kept(folder)
@@ -45,8 +45,9 @@ def test_without_the_flag_nothing_is_kept_and_there_is_no_route(settings, tmp_pa
 
 
 def test_without_pictures_none_is_kept_and_a_plant_may_be_one_that_the_model_does_not_know(client, folder):
+    assert correct(client, other="Bellis sp.").json()["taxon_id"] is None  # the model knows one species of the genus
     assert correct(client, other="Quercus suber").json()["taxon_id"] is None
-    (found,) = kept(folder)
+    found = kept(folder)[-1]
     assert (found.name, found.taxon_id, found.certain, found.pictures) == ("Quercus suber", None, False, ())
     assert files(folder) == set()
 
@@ -77,6 +78,7 @@ def test_a_correction_is_taken_back_with_its_pictures_but_those_of_others_stay(c
         {"taxon": "crocus", "other": "a crocus"},
         {"taxon": "no such plant"},
         {"taxon": "Rosa"},
+        {"taxon": "Bellis sp."},
         {"taxon": "crocus", "certain": "maybe"},
         *({"other": text} for text in ("x" * 201, "a\x00b", "a\tb", "a\u202eb", "a\u2066b", "\u200d", "\u00ad")),
     ],

@@ -54,9 +54,10 @@ def test_a_genus_stands_on_one_side_of_fit_and_judgment_and_both_sides_have_some
     assert 0.15 < found.judges_M.mean() < 0.35
 
 
-def test_a_stranger_that_the_bundle_knows_is_refused():
-    with pytest.raises(DataError, match=r"shows one that the bundle knows .*Rosa canina.*--unknown"):
-        looked_up("Quercus suber", "Rosa canina L.")
+@pytest.mark.parametrize("name", ["Rosa canina L.", "Rosa_canina", "Rosa canina subsp. canina"])
+def test_a_stranger_that_the_bundle_knows_is_refused(name):
+    with pytest.raises(DataError, match=rf"shows one that the bundle knows .*{name}.*--unknown"):
+        looked_up("Quercus suber", name)
 
 
 def some_names(source_M, near=False, group_M=None):
@@ -83,8 +84,8 @@ def test_one_stranger_in_eight_is_of_a_known_genus_unless_all_are(near, num_near
     assert (chosen_M.sum(), (chosen_M & names.near_M).sum()) == (100, num_near)
 
 
-def test_a_photograph_named_by_a_known_genus_alone_is_left_out():
-    paths, found = looked_up("Rosa", "Rosa sp.", "Rosa gallica", "Musa", "")
+def test_a_photograph_named_by_a_known_genus_or_family_alone_is_left_out():
+    paths, found = looked_up("Rosa", "Rosa sp.", "Rosaceae", "Rosa gallica", "Musa", "")
     assert paths == (Path("Rosa gallica/a.jpg"), Path("Musa/a.jpg"), Path("/a.jpg"))
     assert found.near_M.tolist() == [True, False, False]
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 
 from models.errors import DataError
-from models.names import may_be_latin
+from models.names import split_class_name, without_number
 from models.skipped import NO_PICTURES, has_no_media, is_skipped
-from models.taxonomy import split_brackets, without_number
 from training.dataset.archive import members, stem
 from training.dataset.sources.record import SPLIT_NAMES, LeftOut, PictureRecord, SourceClass, SourceContents, Split
 
@@ -68,20 +67,6 @@ def _of_archive(name: str, archive: Path, default_license: str) -> SourceContent
             path.touch()
         contents = read_image_folder(name, root, default_license)
     return msgspec.structs.replace(contents, root=archive, archives=(archive,))
-
-
-def split_class_name(name: str) -> tuple[str, str]:
-    """Splits the name of a class folder.
-
-    Returns:
-        Scientific and common name. "Sunflower (Helianthus annuus)" gives both; any other name is returned as the
-        scientific name, also "Rosa (red)" and "Corn (maize)".
-    """
-    common, scientific = split_brackets(name)
-    scientific = scientific.strip()
-    if " " in scientific or may_be_latin(scientific):
-        return scientific, common.strip()
-    return name.replace("_", " ").strip(), ""
 
 
 def _walked(root: Path) -> Path:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import DataError
-from training.dataset.sources.image_folder import read_image_folder, split_class_name
+from training.dataset.sources.image_folder import read_image_folder
 from training.dataset.sources.record import LeftOut, SourceClass
 
 
@@ -15,24 +15,6 @@ def make(root, *names):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir() if name.endswith("/") else path.touch()
     return root
-
-
-@pytest.mark.parametrize(
-    ("folder", "names"),
-    [
-        ("Sunflower (Helianthus annuus)", ("Helianthus annuus", "Sunflower")),
-        ("Lily (garden) (Lilium bulbiferum)", ("Lilium bulbiferum", "Lily (garden)")),
-        ("Helianthus annuus", ("Helianthus annuus", "")),
-        ("Helianthus_annuus", ("Helianthus annuus", "")),
-        ("Sunflower", ("Sunflower", "")),
-        ("(Helianthus annuus)", ("(Helianthus annuus)", "")),
-        ("Garden iris (Iris)", ("Iris", "Garden iris")),
-        ("Rosa (red)", ("Rosa (red)", "")),
-        ("Corn (maize)", ("Corn (maize)", "")),
-    ],
-)
-def test_a_folder_name_is_split_into_both_names(folder, names):
-    assert split_class_name(folder) == names
 
 
 def test_pictures_come_sorted_from_any_depth_without_hidden_files(tmp_path):
