@@ -45,7 +45,16 @@ from training.dataset.collection import READERS, Collection, CutShare, NearCopyB
 from training.dataset.download import Download, download
 from training.dataset.manifest import MANIFEST_FILE, Manifest, SourceNote, write_manifest
 from training.dataset.name_table import with_names
-from training.dataset.others import NEGATIVES_LIST, Lists, keep_out, leave_out, without_a_plant, write_list
+from training.dataset.others import (
+    NEGATIVES_LIST,
+    Lists,
+    classes_of,
+    keep_out,
+    leave_out,
+    leave_out_above_genus,
+    without_a_plant,
+    write_list,
+)
 from training.dataset.report.findings import Report, build_report
 from training.dataset.report.page import HTML_FILE, advice, report_files
 from training.dataset.selection import manifest_columns, select_pictures
@@ -253,7 +262,9 @@ def prepare(command: Folder | Table | Sources) -> Report:
     else:
         collection = _collection_of_one(command)
         base = Path()
-    sources = read_sources(collection, base)
+    sources = leave_out_above_genus(
+        read_sources(collection, base), {name: entry.names for name, entry in collection.sources.items()}
+    )
     classes = name_classes(collection, base, sources)
     sources, classes, lists = keep_out(sources, classes, collection.unknown_genera, collection.seed)
     _require_num_outputs(classes.taxonomy, collection)
@@ -264,7 +275,7 @@ def prepare(command: Folder | Table | Sources) -> Report:
             if entry.layout == "inaturalist"
             for other in without_a_plant(name, sources[name].root, collection.negatives, collection.seed)
         ]
-    notes = [note for each in sources.values() for note in each.notes]
+    notes = [*(note for each in sources.values() for note in each.notes), *classes.notes]
     if collection.names is not None:
         taxonomy, note = with_names(classes.taxonomy, base / collection.names)
         classes = msgspec.structs.replace(classes, taxonomy=taxonomy)
@@ -334,10 +345,7 @@ def name_classes(collection: Collection, base: Path, sources: Mapping[str, Sourc
     Raises:
         DataError: A name cannot be used.
     """
-    plants = {
-        name: list({record.plant.class_id: record.plant for record in source.records}.values())
-        for name, source in sources.items()
-    }
+    plants = classes_of(sources)
     corrections = {name: entry.names for name, entry in collection.sources.items()}
     synonyms = {}
     synonyms_from = ""

@@ -100,6 +100,20 @@ def test_leaves_on_paper_of_another_species_stay_and_are_told_as_one_picture_wit
     assert f"Same picture, or nearly, with two names: 1 ({' = '.join(names)})" in capsys.readouterr().out
 
 
+def test_a_picture_that_is_known_to_a_family_or_tribe_is_left_out_unless_its_genus_is_given(tmp_path, capsys):
+    plants = {"a.png": "Asteraceae sp.", "b.png": "Cichorieae", "c.png": "Xerophyta", "d.png": "Rosaceae"}
+    for seed, name in enumerate(plants):
+        draw("gold", "ellipse", 10 * seed).save(tmp_path / name)
+    rows = [(path, name, "Rosa" if path == "d.png" else "") for path, name in plants.items()]
+    prepare_table(tmp_path, rows, ["genus"], source="mine", validation_share=0, test_share=0, near_copy_bits=0)
+    assert {name: entry["code"] for name, entry in rejected(tmp_path / "data").items()} == {
+        "mine:Asteraceae sp.": "above_genus",
+        "mine:Cichorieae": "above_genus",
+    }
+    assert [taxon.genus for taxon in Manifest(tmp_path / "data").taxonomy.taxa] == ["Rosa", "Xerophyta"]
+    assert "left out (above_genus): mine:Cichorieae: " in capsys.readouterr().out
+
+
 def test_pictures_of_one_plant_share_a_split(pictures, tmp_path):
     paths = sorted(pictures.rglob("*.jpg"))
     rows = [(path, path.parent.name, f"plant {at // 3}") for at, path in enumerate(paths)]

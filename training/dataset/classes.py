@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from models.errors import DataError
-from models.names import PlantName, genus_families, may_be_latin, parse_name, similar_genera
-from models.taxonomy import Output, Taxon, Taxonomy, fold, taxon_id_from_name
+from models.errors import DataError, some_of
+from models.names import PlantName, fold, genus_families, may_be_latin, parse_name, similar_genera
+from models.taxonomy import Output, Taxon, Taxonomy, taxon_id_from_name
 from training.dataset.collection import MergeRule
 from training.dataset.sources.record import SourceClass
 from training.dataset.synonyms import AcceptedName
@@ -95,6 +95,13 @@ def _parse_class_name(source: str, plant: SourceClass, corrected: str, synonyms:
     begins_with_genus = bool(plant.genus) and text.lower().split()[:1] == [plant.genus.lower()]
     declared = plant.is_scientific or bool(corrected or plant.common_name) or begins_with_genus
     name = parse_name(text, scientific=declared)
+    if not name.key.isascii() or not any(char.isalnum() for char in name.genus):
+        raise DataError(
+            "a class has no name in Latin letters, so it cannot be distinguished from other such classes",
+            value=text,
+            limit="a scientific name",
+            remedy="name its folder Common (Scientific)",
+        )
     in_name = "" if name.common else name.genus
     genus = (in_name if declared or name.author or name.hybrid else "") or plant.genus or in_name
     # A correction that changes the first word replaces a common name, which is kept as such.
@@ -162,8 +169,10 @@ class NameFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class NameFindings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The names that a person should check."""
 
+    joined: tuple[NameFinding, ...] = ()
+    """Classes of one source that share one taxon."""
     merged: tuple[NameFinding, ...] = ()
-    """Names that share one taxon."""
+    """Names of several sources, and synonyms, that share one taxon."""
     genus_level: tuple[NameFinding, ...] = ()
     """Classes that name a genus and no species: "Crocus spp.", and "Tulip" in a data set that gives the genus."""
     common: tuple[NameFinding, ...] = ()
@@ -174,15 +183,17 @@ class NameFindings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Names that are similar to another or ambiguous, which were not merged."""
 
 
+def _joined(name: str, group: Sequence[NamedClass]) -> Iterator[NameFinding]:
+    """Yields the classes of each source that has several of one taxon."""
+    for source in dict.fromkeys(named.source for named in group):
+        own = [named for named in group if named.source == source]
+        if len(own) > 1:
+            yield _finding(own, "if these are different plants, name them apart", name)
+
+
 def _merged(name: str, group: Sequence[NamedClass]) -> Iterator[NameFinding]:
     """Yields how the classes of one taxon were merged."""
-    by_source: dict[str, list[NamedClass]] = {}
-    for named in group:
-        by_source.setdefault(named.source, []).append(named)
-    for of_source in by_source.values():
-        if len(of_source) > 1:
-            yield _finding(of_source, "one source writes it in several ways: one output", name)
-    if len(by_source) > 1:
+    if len({named.source for named in group}) > 1:
         yield _finding(group, "several sources have it: one taxon, whose outputs are summed", name)
     if synonyms := [named for named in group if named.is_synonym]:
         yield _finding(synonyms, "synonyms of the accepted name", name)
@@ -220,6 +231,7 @@ def _finding(classes: Sequence[NamedClass], explanation: str, name: str = "") ->
     return NameFinding(name=name or classes[0].plant.name, members=members, explanation=explanation)
 
 
+_MOST_MISSING: Final = 10
 TAXONOMY_VERSION: Final = "names as given by the sources"
 ALL_SOURCES: Final = "all"
 """Source of the outputs that several data sets share."""
@@ -233,6 +245,8 @@ class Classes(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[tuple[str, str], str]
     """(source, class id) -> key of the output."""
     names: NameFindings = NameFindings()
+    notes: tuple[str, ...] = ()
+    """How many names the taxonomy file has."""
 
 
 def build_classes(
@@ -288,7 +302,16 @@ def build_classes(
             for named, output in zip(named_classes, outputs, strict=True)
         },
         names=_names_to_check(named_classes, taxa, by_taxon),
+        notes=_known_names(named_classes, synonyms_from),
     )
+
+
+def _known_names(classes: Sequence[NamedClass], synonyms_from: str) -> tuple[str, ...]:
+    if not synonyms_from:
+        return ()
+    missing = [named.plant.name for named in classes if not named.candidates]
+    without = f", not {some_of(missing, _MOST_MISSING)}" if missing else ""
+    return (f"{synonyms_from} has {len(classes) - len(missing):,} of {len(classes):,} names{without}.",)
 
 
 def _names_to_check(
@@ -302,9 +325,10 @@ def _names_to_check(
         for named in classes
         if len(named.candidates) > 1
     ]
-    merged = [_merged(taxon.scientific_name, by_taxon[taxon.taxon_id]) for taxon in taxa.values()]
+    groups = [(taxon.scientific_name, by_taxon[taxon.taxon_id]) for taxon in taxa.values()]
     return NameFindings(
-        merged=tuple(chain.from_iterable(merged)),
+        joined=tuple(chain.from_iterable(_joined(*group) for group in groups)),
+        merged=tuple(chain.from_iterable(_merged(*group) for group in groups)),
         genus_level=tuple(_finding([named], genus_level) for named in classes if taxa[named.taxon_id].rank == "genus"),
         common=tuple(_finding([named], common) for named in classes if not taxa[named.taxon_id].genus),
         misspelt=tuple(_misspelt(taxa.values(), by_taxon)),

@@ -1,4 +1,4 @@
-"""Pictures that get no class: with a wrong label, of genera that are kept out, and without a plant.
+"""Pictures that get no class: with a wrong label, known to no genus, of genera that are kept out, and without a plant.
 
 A network that has only seen its plants gives their names to everything. iNaturalist 2021 shows more than plants, and
 the plants that are kept out have the cameras and the style of the others.
@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from models.errors import DataError
 from models.text_table import write_csv
-from training.dataset.classes import Classes
+from training.dataset.classes import Classes, Corrections, parse_class_names
 from training.dataset.sources.json_layouts import choose_alike, read_negatives
-from training.dataset.sources.record import LeftOut, Other, SourceContents
+from training.dataset.sources.record import LeftOut, Other, SourceClass, SourceContents
 
 NEGATIVES_LIST: Final = "negatives.csv"
 UNKNOWN_LISTS: Final = ("unknown_train.csv", "unknown_export.csv", "unknown_test.csv")
@@ -53,6 +53,42 @@ def leave_out(contents: Mapping[str, SourceContents], wrong: Mapping[str, str]) 
     return kept
 
 
+def leave_out_above_genus(
+    contents: Mapping[str, SourceContents], corrections: Corrections
+) -> dict[str, SourceContents]:
+    """Leaves out the classes that are named by a family, a tribe or another rank above the genus.
+
+    Raises:
+        DataError: As `parse_class_names`.
+    """
+    named = parse_class_names(classes_of(contents), corrections, {})
+    above = {(each.source, each.plant.class_id) for each in named if each.name.above_genus and not each.plant.genus}
+    reason = "it is named by a rank above the genus, such as a family or tribe"
+    return {
+        name: _without(name, source, {key for of, key in above if of == name}, "above_genus", reason)
+        for name, source in contents.items()
+    }
+
+
+def _without(name: str, source: SourceContents, class_ids: set[str], code: str, reason: str) -> SourceContents:
+    """Leaves out classes of a source."""
+    num_out = Counter(record.plant.class_id for record in source.records if record.plant.class_id in class_ids)
+    left_out = [
+        LeftOut(picture=f"{name}:{class_id}", code=code, reason=reason, num_pictures=count)
+        for class_id, count in num_out.items()
+    ]
+    kept = [record for record in source.records if record.plant.class_id not in class_ids]
+    return replace(source, records=kept, left_out=[*source.left_out, *left_out])
+
+
+def classes_of(contents: Mapping[str, SourceContents]) -> dict[str, list[SourceClass]]:
+    """Returns the classes of each source, in the order of its pictures."""
+    return {
+        name: list({record.plant.class_id: record.plant for record in source.records}.values())
+        for name, source in contents.items()
+    }
+
+
 def keep_out(
     sources: Mapping[str, SourceContents], classes: Classes, share: float, seed: int
 ) -> tuple[dict[str, SourceContents], Classes, dict[str, list[Other]]]:
@@ -69,20 +105,13 @@ def keep_out(
     lists: dict[str, list[Other]] = {name: [] for name in sorted({*list_of.values()})}
     kept = {}
     for name, source in sources.items():
-        records = []
-        num_out = Counter[str]()
+        out = set[str]()
         for record in source.records:
             if (genus := genus_of[classes.labels[name, record.plant.class_id]]) in list_of:
                 lists[list_of[genus]].append(Other(name, record.path, record.plant.name))
-                num_out[record.plant.class_id] += 1
-            else:
-                records.append(record)
+                out.add(record.plant.class_id)
         reason = "its genus is kept out of the outputs, as an unknown plant"
-        left_out = [
-            LeftOut(picture=f"{name}:{class_id}", code="kept_out", reason=reason, num_pictures=count)
-            for class_id, count in num_out.items()
-        ]
-        kept[name] = replace(source, records=records, left_out=[*source.left_out, *left_out])
+        kept[name] = _without(name, source, out, "kept_out", reason)
     outputs = tuple(output for output in classes.taxonomy.outputs if genus_of[output.key] not in list_of)
     named = {output.taxon_id for output in outputs}
     known = tuple(taxon for taxon in classes.taxonomy.taxa if taxon.taxon_id in named)

@@ -208,6 +208,9 @@ def test_synonyms_share_the_taxon_of_the_accepted_name():
     found = [(entry.explanation.partition(" ")[0], len(entry.members)) for entry in classes.names.merged]
     assert found == [("several", 2), ("synonyms", 1)]
     assert classes.taxonomy.taxonomy_version == f"{TAXONOMY_VERSION}, synonyms by Taxon.tsv"
+    assert classes.notes == ("Taxon.tsv has 2 of 2 names.",)
+    one = build_classes(sources, "within_sources", {"anemone nemorosa": (accepted(),)}, synonyms_from="Taxon.tsv")
+    assert one.notes == ("Taxon.tsv has 1 of 2 names, not Anemonoides nemorosa.",)
     assert built("Rosa").taxonomy.taxonomy_version == TAXONOMY_VERSION
 
 
@@ -232,9 +235,29 @@ def test_an_ambiguous_synonym_stays_as_written_and_is_listed():
 
 def test_ways_to_write_one_name_are_merged_and_listed():
     classes = built("Lilium lancifolium Thunb.", "Lilium lancifolium  Thunb", "Rosa alba")
-    (entry,) = classes.names.merged
-    assert (entry.name, entry.explanation) == ("Lilium lancifolium", "one source writes it in several ways: one output")
+    (entry,) = classes.names.joined
+    assert (entry.name, classes.names.merged) == ("Lilium lancifolium", ())
     assert entry.members == ("s: Lilium lancifolium Thunb.", "s: Lilium lancifolium  Thunb")
+
+
+def test_cultivar_groups_are_classes_of_their_own():
+    groups = [f"{name} Group" for name in ("Brassica oleracea Capitata", "Brassica oleracea Italica", "Begonia Rex")]
+    classes = built(*groups, "Brassica oleracea (Italica Gp)", "Brassica oleracea L.")
+    assert [taxon.scientific_name for taxon in classes.taxonomy.taxa] == [groups[2], "Brassica oleracea", *groups[:2]]
+    assert [finding.members for finding in classes.names.joined] == [
+        ("s: Brassica oleracea Italica Group", "s: Brassica oleracea (Italica Gp)")
+    ]
+
+
+@pytest.mark.parametrize("text", ["ромашка", "Rosa обыкновенная", "虎尾兰", "", "  ", "×", "spp.", "?!"])
+def test_a_name_without_latin_letters_is_refused_rather_than_merged_with_others(text):
+    with pytest.raises(DataError, match=r"Latin letters.*name its folder"):
+        built(text)
+
+
+def test_a_genus_is_one_with_and_without_its_diaeresis():
+    genera = built("Isoëtes lacustris", "Isoetes echinospora").taxonomy.genera
+    assert genera.names == ("Isoetes",)
 
 
 def test_a_family_that_no_source_gives_comes_from_another_class_of_the_genus_or_the_list():

@@ -163,6 +163,16 @@ def named(*names):
     return make_report(names=NameFindings(common=tuple(NameFinding(name=name) for name in names)))
 
 
+def test_classes_that_were_joined_or_name_no_species_are_told():
+    joined = NameFinding(name="Brassica oleracea", members=("s: Broccoli", "s: Cabbage"))
+    genera = tuple(NameFinding(name=f"Rosa sp. {number}") for number in range(20))
+    sentences = advice(make_report(names=NameFindings(joined=(joined,), genus_level=genera)))
+    told = "1 (Brassica oleracea = s: Broccoli = s: Cabbage)"
+    assert sentences[0] == f"Several classes of one source became one taxon: {told}."
+    assert sentences[1].startswith("Classes that name no species, and so count for their genus: 20 (Rosa sp. 0, ")
+    assert "Rosa sp. 19" in sentences[1]
+
+
 def of_size(number, share=0.1, **record):
     """The report on one class with so many pictures, each of its own plant."""
     pictures = [picture(f"rose/{each}.jpg", **record) for each in range(number)]
@@ -170,7 +180,7 @@ def of_size(number, share=0.1, **record):
     splits = draw_splits(
         pictures, np.arange(number), names, {"test": 0.0, "validation": share, "calibration": 0.0}, seed=0
     )
-    return make_report(pictures, splits, rules=collection(validation_share=share))
+    return make_report(pictures, splits, rules=collection(validation_share=share), names=NameFindings())
 
 
 def test_names_that_are_no_plants_are_counted_and_ten_are_shown():
@@ -200,7 +210,7 @@ def test_a_class_with_one_picture_needs_another():
 
 def test_no_share_helps_where_the_data_set_publishes_its_validation_split():
     published = [picture(f"iris/{each}.jpg", "wild:iris-lutea", split="validation") for each in range(2)]
-    report = make_report([*PICTURES, *published], ["train"] * len(PICTURES) + ["validation"] * 2)
+    report = make_report([*PICTURES, *published], ["train"] * len(PICTURES) + ["validation"] * 2, names=NameFindings())
     assert report.sources[0].published == ("validation",)
     (sentence,) = advice(report)
     assert "1 (Crocus 1)" in sentence

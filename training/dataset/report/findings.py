@@ -42,6 +42,9 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "too_many_pixels": Meaning("More pixels than its format may have", "Replace it with a smaller version."),
     "too_small": Meaning("Too small", "Find a larger original, or lower min_side_px in the collection."),
     "wrong_label": Meaning("Wrong label, says the collection", "Nothing, or correct the label in the data set."),
+    "above_genus": Meaning(
+        "Known to no genus", "Give the genus or species. Answers name those, and the family that follows from them."
+    ),
     "kept_out": Meaning("Kept out as an unknown plant", "Nothing: the lists of unknown plants have it."),
     "copy": Meaning("Exact copy", "Nothing. If the two have different names, find out which one is right."),
     "near_copy": Meaning(

@@ -21,6 +21,7 @@ from training.dataset.sources.record import SPLITS
 HTML_FILE: Final = "report.html"
 JSON_FILE: Final = "report.json"
 _MOST_SHOWN: Final = 10  # names in a sentence
+_MOST_CLASSES: Final = 100  # the same where each may be a class that is lost
 
 
 def report_files(report: Report) -> dict[str, bytes]:
@@ -45,8 +46,14 @@ def _shown(value: object) -> Markup:
 
 
 def advice(report: Report) -> list[str]:
-    """Returns sentences on names that are not scientific, pictures with two names, and classes without validation."""
+    """Returns sentences on names, pictures with two names, and classes without validation."""
     sentences = []
+    if report.names.joined:
+        joined = [f"{finding.name} = {' = '.join(finding.members)}" for finding in report.names.joined]
+        sentences.append(f"Several classes of one source became one taxon: {_listed(joined, _MOST_CLASSES)}.")
+    if report.names.genus_level:
+        names = _listed([finding.name for finding in report.names.genus_level], _MOST_CLASSES)
+        sentences.append(f"Classes that name no species, and so count for their genus: {names}.")
     if report.names.misspelt:
         misspelt = [f"{finding.name}: {finding.explanation}" for finding in report.names.misspelt]
         sentences.append(f"Genera that may be misspelt: {_listed(misspelt)}.")
