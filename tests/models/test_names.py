@@ -112,7 +112,7 @@ def test_further_common_names_are_not_latin(name):
      "Smilax china", "Acer negundo", "Acer rubrum", "Papaver rhoeas", "Silene dioica", "Hedera helix", "Tagetes erecta",
      "Capsella bursa-pastoris", "Hibiscus rosa-sinensis", "Cyclamen persicum", "Ribes nigrum", "Picea abies", "Crocus",
      "Iris", "Solidago", "Triticum aestivum", "Helleborus niger", "Drosera capensis", "Zingiber officinale",
-     "Quercus robur", "Panax ginseng"],
+     "Quercus robur", "Panax ginseng", "Isoëtes"],
 )  # fmt: skip
 def test_scientific_names_are_latin(name):
     assert may_be_latin(*name.split())
