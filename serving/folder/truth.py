@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from models.bundle import Bundle, file_sha256
-from models.errors import DataError
+from models.errors import DataError, some_of
 from models.metrics import Confusion, NamesOfRank, Share, confusions, share
 from models.ranking import RANKS, Rank, VerdictRank
 from models.taxonomy import Groups, Taxon, TaxonNames, Taxonomy
@@ -64,6 +64,8 @@ class TruthReport(msgspec.Struct, frozen=True):
     """Rows with a true name, but without an answer."""
     unknown: Mapping[str, int]
     """True names that the model does not know, and the rows of each; the most frequent first."""
+    below: Mapping[str, str]
+    """True names that are more precise than the model, such as subspecies, and the name that counts for each."""
     by_rank: Mapping[Rank, RankFigures]
     """The ranks of which there are true names."""
     num_verdicts: Mapping[VerdictRank, int]
@@ -90,12 +92,15 @@ class TrueNames:
 
     def __init__(self, taxonomy: Taxonomy) -> None:
         self._taxonomy, self._names = taxonomy, TaxonNames(taxonomy)
+        self.below: dict[str, str] = {}
 
     def find(self, text: str) -> Names:
         """Returns the name at each rank at which the text has one meaning; empty if the model does not know it."""
         known = self._names.find(text)
         if known is None:
             return {}
+        if known.match.kind == "below":
+            self.below[text] = known.match.name
         shared = set.intersection(*(set(names_by_rank(self._taxonomy.taxa[at]).items()) for at in known.taxa))
         unsure = _MORE_PRECISE.get(known.kind, ())
         return {rank: name for rank, name in shared if rank not in unsure}
@@ -156,7 +161,8 @@ def trained_on(bundle: Bundle, photographs: Iterable[Photograph], store: Store) 
 
 def judge(rows: Iterable[Row], column: str, bundle: Bundle) -> TruthReport:
     """Compares rows with their true names in a column of the list, or in the names of the folders."""
-    find = cache(TrueNames(bundle.taxonomy).find)
+    names = TrueNames(bundle.taxonomy)
+    find = cache(names.find)
     taxa = {taxon.scientific_name: names_by_rank(taxon) for taxon in bundle.taxonomy.taxa}
     judged: list[_Judged] = []
     unknown: Counter[str] = Counter()
@@ -179,6 +185,7 @@ def judge(rows: Iterable[Row], column: str, bundle: Bundle) -> TruthReport:
         num_without_truth=num_without,
         num_failed=len(judged) - len(answered),
         unknown=dict(unknown.most_common()),
+        below=names.below,
         by_rank={rank: _figures(judged, rank) for rank in RANKS if any(rank in each.true for each in judged)},
         num_verdicts=Counter(each.row["verdict_rank"] for each in answered),
         confusions=_confusions([each for each in answered if "species" in each.true]),
@@ -193,6 +200,9 @@ def in_words(report: TruthReport) -> str:
     num_unknown = sum(report.unknown.values())
     if num_unknown or report.num_failed:
         lines.append(f"{num_unknown:,} true names are unknown to the model, {report.num_failed:,} rows failed")
+    if report.below:
+        told = [f"{text} as {known}" for text, known in report.below.items()]
+        lines.append(f"more precise than the model: {some_of(told, _MOST_TOLD)}")
     lines += [f"  {each.count:,} x {each.right} named {each.named}" for each in report.confusions[:_MOST_TOLD]]
     num_trained_on = sum(number for split, number in (report.trained_on or {}).items() if split != "test")
     if num_trained_on:

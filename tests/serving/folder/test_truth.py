@@ -112,6 +112,13 @@ def test_failed_rows_and_unknown_names_are_not_right(bundle):
     ]
 
 
+def test_a_subspecies_counts_as_its_species_and_is_told(bundle):
+    report = judge([row("Rosa canina subsp. canina")], "truth", bundle)
+    assert report.by_rank["species"].right.value == 1
+    assert report.below == {"Rosa canina subsp. canina": "Rosa canina"}
+    assert "more precise than the model: Rosa canina subsp. canina as Rosa canina" in in_words(report).splitlines()
+
+
 def test_the_most_frequent_mistakes_of_species_are_told(bundle):
     rows = [row("Rosa rugosa")] * 3 + [row("Rosa canina")] * 2 + [row("Crocus", "Bellis perennis")]
     report = judge(rows, "truth", bundle)
