@@ -328,8 +328,7 @@ class TaxonNames:
         if initial or len(name.genus) == 1:
             name = self._spelt_out(name)
         found = self._known(name.key, _SCIENTIFIC)
-        is_below = name.part_of_genus or (found is None and name.infraspecific)
-        if is_below and (found := self._known(name.species.key, _SCIENTIFIC)):
+        if (name.part_of_genus or found is None) and (found := self._known(name.species.key, _SCIENTIFIC)):
             return msgspec.structs.replace(found, match=NameMatch("below", found.match.name))
         return found
 
