@@ -25,7 +25,7 @@ MEANINGS = {
     "Crocus sp": CROCUS, "Crocus spp.": CROCUS, "rosa SP. 2": {"genus": "Rosa", "family": "Rosaceae"},
     "Crocus_spp": CROCUS, "Dog rose (Rosa canina)": CANINA, "Some crocus (Crocus spp.)": CROCUS,
     "2. Rosa canina": CANINA, "001_rosa_canina": CANINA, "Rosa canina L.": CANINA, "Rosa canina subsp. canina": CANINA,
-    "R. canina": CANINA, "Rosa sect. Caninae": {"genus": "Rosa", "family": "Rosaceae"},
+    "R. canina": CANINA, "Bellis sect. Bellis": {"genus": "Bellis", "family": "Asteraceae"},
     "Rosaceae sp.": {"family": "Rosaceae"},
     "Celtis sp": {}, "Dog rose (Rosa indica)": {}, "Crocus vernus": CROCUS | {"species": "Crocus vernus"},
     "Helianthus annuus": {}, "plant 7": {},
