@@ -13,6 +13,7 @@ from models.atomic_file import write_bytes
 from models.errors import DataError
 
 _SEPARATORS: Final = ",;\t|"
+_IN_QUOTES: Final = re.compile(r'^"([^"]*)"$')
 
 
 class TextTable:
@@ -40,7 +41,7 @@ class TextTable:
             given: Our column -> the column of the table that stands for it.
             never: A column that is not read.
             separators: Those that it may have.
-            unquoted: Separators of tables in which quotes are signs as any other.
+            unquoted: Separators of tables in which quotes are signs as any other, but for two around a whole cell.
             remedy: What to do if a column is missing.
 
         Raises:
@@ -49,11 +50,16 @@ class TextTable:
         self.path = path
         self._spellings = spellings
         self._unquoted = unquoted
-        headers = {separator: next(self._records(separator, strict=False), (0, []))[1] for separator in separators}
-        found = {separator: _columns(header, spellings, given or {}, never) for separator, header in headers.items()}
+        given = given or {}
+        headers = {
+            separator: [*map(str.strip, next(self._records(separator, strict=False), (0, []))[1])]
+            for separator in separators
+        }
+        found = {separator: _columns(header, spellings, given, never) for separator, header in headers.items()}
 
         def missing(separator: str) -> list[str]:
-            return [each for each in needed if found[separator].keys().isdisjoint(each.split(" or "))]
+            absent = [column for column in given.values() if column not in headers[separator]]
+            return absent + [each for each in needed if found[separator].keys().isdisjoint(each.split(" or "))]
 
         self.separator = min(separators, key=lambda separator: len(missing(separator)))
         self.header = headers[self.separator]
@@ -63,7 +69,7 @@ class TextTable:
             raise DataError(
                 f"{path} has a column twice", value=", ".join(sorted(twice)), remedy="delete or rename one of the two"
             )
-        if lacking := [*({*self.columns.values()} - {*self.header}), *missing(self.separator)]:
+        if lacking := missing(self.separator):
             raise DataError(
                 f"{path} lacks the column {' and '.join(lacking)}",
                 value=", ".join(self.header)[:200] or "an empty file",
@@ -89,11 +95,15 @@ class TextTable:
                 row = {ours: given[theirs] for ours, theirs in self.columns.items()}
                 if self._spellings is not None:
                     row = {ours: row.get(ours, "").strip() for ours in self._spellings}
+                if self.separator in self._unquoted:
+                    row = {ours: _IN_QUOTES.sub(r"\1", cell) for ours, cell in row.items()}
                 yield line, row
 
     def _records(self, separator: str, *, strict: bool) -> Iterator[tuple[int, list[str]]]:
         quoting: Literal[0, 3] = csv.QUOTE_NONE if separator in self._unquoted else csv.QUOTE_MINIMAL
-        reader = csv.reader(text_lines(self.path), delimiter=separator, quoting=quoting, strict=strict)
+        spaced = self._spellings is not None
+        lines = text_lines(self.path)
+        reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=strict, skipinitialspace=spaced)
         try:
             for cells in reader:
                 yield reader.line_num, cells

@@ -70,6 +70,20 @@ def test_columns_may_have_other_names(tmp_path):
     assert (record.path, record.plant.name, record.group) == ("a.jpg", "Rosa canina", "7")
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_named_columns_are_found_with_every_separator(separator, tmp_path):
+    text = "nr, bild ,art\n1,a.jpg,Rosa canina\n".replace(",", separator)
+    (record,) = read(tmp_path, text, columns={"path": "bild", "scientific_name": "art"})
+    assert (record.path, record.plant.name) == ("a.jpg", "Rosa canina")
+    with pytest.raises(DataError, match=r"lacks the column kunst \(got nr, bild, art"):
+        read(tmp_path, text, columns={"path": "bild", "scientific_name": "kunst"})
+
+
+def test_a_cell_may_be_quoted_after_a_space(tmp_path):
+    (record,) = read(tmp_path, f'{HEADER}, author\na.jpg, "Rosa canina", "Lovelace, Ada"\n')
+    assert (record.plant.name, record.author) == ("Rosa canina", "Lovelace, Ada")
+
+
 def test_a_named_column_that_the_list_lacks_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"lacks the column near_copies \(got path, scientific_name"):
         read(tmp_path, f"{HEADER}\na.jpg,Rosa\n", columns={"group": "near_copies"})
@@ -142,7 +156,7 @@ MISTAKES = {
     "no number": (",latitude,longitude", "b.jpg,Rosa,48° N,11° E", "line 3: .*not a place"),
     "not a number": (",latitude,longitude", "b.jpg,Rosa,nan,nan", "line 3: .*not a place"),
     "an id of two names": (",class_id", "b.jpg,Iris,1", r"line 3: class 1 has two names \(got Iris"),
-    "comma in a name": ("", "b.jpg,Rosa canina, L.", r"line 3 of .* more cells .*\(got  L\."),
+    "comma in a name": ("", "b.jpg,Rosa canina, L.", r"line 3 of .* more cells .*\(got L\."),
 }
 
 
