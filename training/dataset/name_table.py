@@ -11,6 +11,7 @@ import msgspec
 from models.errors import DataError, some_of
 from models.taxonomy import LANGUAGE, Taxon, TaxonNames, Taxonomy
 from models.text_table import TextTable
+from training.dataset.sources.record import COL_KEYS_LEFT_OUT, is_col_key
 
 # Our columns and how the Darwin Core tables of GBIF and Kew spell them; case and signs do not matter.
 _COLUMNS: Final = {
@@ -71,8 +72,11 @@ def with_names(taxonomy: Taxonomy, path: Path) -> tuple[Taxonomy, str]:
     faults: list[str] = []
     needed = ("taxon", "language or gbif_id or powo_id", "name or gbif_id or powo_id")
     table = TextTable(path, needed, _COLUMNS, unquoted="\t|", remedy=f"give {_FORM}")  # GBIF's have stray quotes
+    has_col_keys = any(is_col_key(cells["taxon"]) or is_col_key(cells["gbif_id"]) for _, cells in table.rows())
     for line, cells in table.rows():
-        index = position_of(cells["taxon"])
+        if has_col_keys:
+            cells["gbif_id"] = ""
+        index = None if has_col_keys and cells["taxon"].isdecimal() else position_of(cells["taxon"])
         if not cells["name"]:
             cells["language"] = ""
         if index is None or (cells["name"] and not cells["language"]):
@@ -93,7 +97,8 @@ def with_names(taxonomy: Taxonomy, path: Path) -> tuple[Taxonomy, str]:
     languages = {row.language for each in rows.values() for row in each if row.language}
     note = f"{path.name}: names or ids of {len(rows):,} of {len(taxa):,} taxa, names in {len(languages):,} languages"
     ignored = f"; {num_ignored:,} rows about other plants or without a language were ignored" if num_ignored else ""
-    return msgspec.structs.replace(taxonomy, taxa=taxa), f"{note}{ignored}."
+    keys = f". {COL_KEYS_LEFT_OUT}" if has_col_keys else ""
+    return msgspec.structs.replace(taxonomy, taxa=taxa), f"{note}{ignored}{keys}."
 
 
 def _finder(taxonomy: Taxonomy) -> Callable[[str], int | None]:

@@ -92,7 +92,9 @@ def read_synonyms(path: Path, keys: Collection[str]) -> dict[str, tuple[Accepted
         best = min(row.standing for row in rows)
         found[key] = [row for row in rows if row.standing == best]
     linked = _follow(table, {row.accepted_id for rows in found.values() for row in rows if row.standing == "synonym"})
-    is_gbif = "canonicalname" in table.columns  # which no other file has
+    # Only GBIF's files have this column; letters in a key are of the Catalogue of Life, and then digits are too.
+    used = [*linked.values(), *(row for rows in found.values() for row in rows)]
+    is_gbif = "canonicalname" in table.columns and all(row.taxon_id.isdecimal() for row in used)
     names = {key: _accepted_names(rows, linked, is_gbif=is_gbif) for key, rows in found.items()}
     return {key: accepted for key, accepted in names.items() if accepted}
 

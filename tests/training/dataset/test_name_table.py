@@ -49,8 +49,17 @@ def test_identifiers_are_read_in_every_usual_form(tmp_path):
 
 
 def test_the_table_of_names_of_gbifs_backbone_is_read_as_it_is(tmp_path):
-    text = 'taxonID\tvernacularName\tlanguage\tsource\n9206251\t"Maravilla grande\tes\tX\n1\tname\ten\tY\n'
-    assert read(tmp_path, text)[0].taxa[0].names == {"es": ('"Maravilla grande',)}
+    text = 'taxonID\tvernacularName\tlanguage\tsource\n9206251\t"Maravilla grande\tes\tX\n9206251\t"name"\ten\tY\n'
+    assert read(tmp_path, text)[0].taxa[0].names == {"es": ('"Maravilla grande',), "en": ("name",)}
+
+
+@pytest.mark.parametrize("other", ["6SQ7R,,en,hound rose", "Rosa canina,6SQ7R,en,dog rose"])
+def test_digits_are_no_key_of_the_backbone_in_a_table_with_a_key_of_the_catalogue_of_life(tmp_path, other):
+    text = f"taxon,gbif_id,language,name\n9206251,,en,lion\nHelianthus annuus,72394,en,sunflower\n{other}\n"
+    taxonomy, note = read(tmp_path, text)
+    assert (taxonomy.taxa[0].names, taxonomy.taxa[0].gbif_id) == ({"en": ("sunflower",)}, 9206251)
+    assert taxonomy.taxa[1].gbif_id is None
+    assert note.count("Catalogue of Life") == 1
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,12 @@ def test_a_synonym_leads_to_its_accepted_name_in_any_row(tmp_path):
         assert found == {"anemone nemorosa": (expected,)}
 
 
+def test_digits_are_no_key_of_the_backbone_in_a_file_of_the_catalogue_of_life(tmp_path):
+    path = write(tmp_path, row("72394", "Betula pendula"), row("6SQ7R", "Rosa canina"))
+    found = read_synonyms(path, {"betula pendula", "rosa canina"})
+    assert [name.gbif_id for names in found.values() for name in names] == [None, None]
+
+
 def test_the_accepted_name_takes_precedence_over_synonyms_with_the_same_spelling(tmp_path):
     homonyms = [row(1, "Rosa alba", accepted=2, author="All."), row(3, "Rosa alba"), row(4, "Rosa alba", accepted=2)]
     assert look_up(write(tmp_path, *homonyms, ACCEPTED), "rosa alba").gbif_id == 3

@@ -4,6 +4,7 @@ Names are as written and splits as published. A data set has a million pictures 
 pictures of a class share one `SourceClass`.
 """
 
+import re
 from datetime import date, datetime
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -22,6 +23,19 @@ SPLIT_NAMES: Final[dict[str, Split]] = {
 """How data sets call their splits."""
 Coordinates = tuple[float, float]
 """Latitude and longitude, degrees."""
+
+
+COL_KEYS_LEFT_OUT: Final = (
+    "Keys of the Catalogue of Life, by which GBIF names taxa since July 2026, are left out; numbers of GBIF's backbone "
+    "come with its Taxon.tsv and --synonyms"
+)
+# 2 to 9 and the consonants (https://docs.ropensci.org/rgbif/articles/col_migration_guide.html has examples).
+_COL_KEY: Final = re.compile(r"COL:.*|(?=.*[B-Z])[2-9B-DF-HJ-NP-TV-Z]+")
+
+
+def is_col_key(key: str) -> bool:
+    """Returns whether a key can only be one of the Catalogue of Life; one of digits may be of GBIF's backbone too."""
+    return _COL_KEY.fullmatch(key) is not None
 
 
 def place_of(latitude: float | None, longitude: float | None) -> Coordinates | None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from models.errors import DataError
 from models.text_table import TextTable
 from training.dataset.sources.record import (
+    COL_KEYS_LEFT_OUT,
     SPLIT_NAMES,
     SPLITS,
     Coordinates,
@@ -18,6 +19,7 @@ from training.dataset.sources.record import (
     SourceClass,
     SourceContents,
     Split,
+    is_col_key,
     place_of,
 )
 
@@ -71,13 +73,15 @@ def read_table(
         remedy="add the column to its first line, or name it with --path-column, --name-column "
         "(in a collection: columns)",
     )
-    plants = _plants(table)  # first, because any row may add to a class
+    plants, has_col_keys = _plants(table)  # first, because any row may add to a class
     records = [_record(row, table, plants, default_license) for row in _rows(table)]
     if not records:
         raise DataError("the list has no pictures", value=root, remedy="add one row for each picture")
     unread = ", ".join(column for column in table.header if column and column not in table.columns.values())
-    note = f"{name}: columns of {root.name} that are not read: {unread}; docs/data_sets.md lists those that are."
-    return SourceContents(root.parent, records, [], (note,) if unread else ())
+    notes = [f"{name}: {COL_KEYS_LEFT_OUT}."] if has_col_keys else []
+    if unread:
+        notes.append(f"{name}: columns of {root.name} that are not read: {unread}; docs/data_sets.md lists those that are.")
+    return SourceContents(root.parent, records, [], tuple(notes))
 
 
 def _rows(table: TextTable) -> Iterator[dict[str, str]]:
@@ -90,9 +94,13 @@ def _rows(table: TextTable) -> Iterator[dict[str, str]]:
         yield row
 
 
-def _plants(table: TextTable) -> dict[str, SourceClass]:
-    """Returns class id -> class, combined from its rows; checks that rows do not contradict each other."""
+def _plants(table: TextTable) -> tuple[dict[str, SourceClass], bool]:
+    """Returns class id -> class, combined from its rows, and whether the list has keys of the Catalogue of Life.
+
+    Rows must not contradict each other.
+    """
     facts: dict[str, dict[str, Any]] = {}
+    keys: set[str] = set()
     paths: set[str] = set()
     for row in _rows(table):
         if not row["path"] or not row["name"]:
@@ -113,9 +121,13 @@ def _plants(table: TextTable) -> dict[str, SourceClass]:
             # The common name that stands for a missing scientific one is no name beside it.
             if row[column] and (column != "common_name" or row["scientific_name"]):
                 known.setdefault(column, row[column])
+        keys.add(row["gbif_id"])
         if row["gbif_id"].isdecimal():
             known.setdefault("gbif_id", int(row["gbif_id"]))
-    return {class_id: SourceClass(class_id=class_id, **known) for class_id, known in facts.items()}
+    has_col_keys = any(map(is_col_key, keys))
+    if has_col_keys:
+        facts = {class_id: known | {"gbif_id": None} for class_id, known in facts.items()}
+    return {class_id: SourceClass(class_id=class_id, **known) for class_id, known in facts.items()}, has_col_keys
 
 
 def _record(row: Mapping[str, str], table: TextTable, plants: dict[str, SourceClass], default: str) -> PictureRecord:

@@ -116,6 +116,16 @@ def test_columns_of_path_and_name_have_usual_spellings_and_ours_come_first(tmp_p
     assert (record.path, record.plant.name, record.plant.gbif_id) == ("a.jpg", "Rosa canina", 8395064)
 
 
+@pytest.mark.parametrize(("second", "first_id", "noted"), [("6SQ7R", None, 1), ("COL:4", None, 1), ("n/a", 72394, 0)])
+def test_digits_are_no_key_of_the_backbone_in_a_list_with_a_key_of_the_catalogue_of_life(
+    second, first_id, noted, tmp_path
+):
+    text = f"{HEADER},taxonKey\na.jpg,Betula pendula,72394\nb.jpg,Rosa canina,{second}\n"
+    contents = read_table("mine", write(tmp_path / "list.csv", text))
+    assert [record.plant.gbif_id for record in contents.records] == [first_id, None]
+    assert " ".join(contents.notes).count("Catalogue of Life") == noted
+
+
 def test_the_documentation_names_every_column_and_spelling():
     columns = DOCS.read_text(encoding="utf-8").partition("| column | other spellings")[2]
     words = set(re.findall(r"\w+", columns.replace("_", "")))
