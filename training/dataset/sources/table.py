@@ -1,8 +1,10 @@
 """Reads a CSV list of pictures: columns `path` and `scientific_name` or `common_name`, and optional ones."""
 
+import os
 import posixpath
 import re
 import sys
+import unicodedata
 from collections.abc import Iterator, Mapping
 from datetime import date
 from pathlib import Path
@@ -25,15 +27,15 @@ from training.dataset.sources.record import (
 
 # Our columns and other spellings of each; case, spaces and signs do not matter.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
-    "path": ("filename", "filepath", "file", "image", "imagepath"),
+    "path": ("filename", "filepath", "file", "image", "imagepath", "imagename"),
     "scientific_name": ("species", "latinname"),
     "common_name": ("vernacularname",),
-    "class_id": (),
+    "class_id": ("speciesid",),
     "genus": (),
     "family": (),
     "order": (),
-    "gbif_id": ("taxonkey", "gbiftaxonid"),
-    "split": ("subset",),
+    "gbif_id": ("taxonkey", "gbiftaxonid", "gbifspeciesid"),
+    "split": ("subset", "learntag"),
     "group": ("observationid", "obsid", "plantid", "individualid"),
     "author": ("photographer", "creator", "rightsholder", "copyrightholder", "recordedby"),
     "license": ("licence", "licensename"),
@@ -45,6 +47,9 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 _CLASS_COLUMNS: Final = ("common_name", "genus", "family", "order")
 _YES: Final = frozenset({"true", "1", "yes", "cultivated"})
 _QUOTED: Final = re.compile(r"^'(?=[=+\-@])")  # written so that no spreadsheet runs the cell as a formula
+# Where a picture may stand below the list, whose paths are then file names alone.
+_FOLDERS: Final = ("", "{class_id}/", "{split}/{class_id}/")
+_MOST_TRIED: Final = 100
 _NOT_TO_THE_DAY: Final = re.compile(r"\d{4}(-\d{2})?")
 
 
@@ -85,13 +90,32 @@ def read_table(
 
 
 def _rows(table: TextTable) -> Iterator[dict[str, str]]:
-    """Yields the cells of each row, the `name` of its class, and `place`, where it stands in the file."""
+    """Yields the cells of each row, the `name` of its class, and `place`, where it stands in the file.
+
+    The first picture that exists, in the first lines, tells in which of `_FOLDERS` they all are.
+    """
+    root = table.path.parent
+    found = None
     for line, cells in table.rows():
-        row = {column: _QUOTED.sub("", cell) for column, cell in cells.items()}
+        row = {column: unicodedata.normalize("NFC", _QUOTED.sub("", cell)) for column, cell in cells.items()}
         row["place"] = f"{table.path}, line {line}"
         row["name"] = row["scientific_name"] or row["common_name"]
         row["class_id"] = row["class_id"] or row["name"]
+        if row["path"]:
+            path = _on_disk(root, _QUOTED.sub("", cells["path"]))
+            if found is None and line <= _MOST_TRIED:
+                found = next((each for each in _FOLDERS if os.path.exists(root / (each.format(**row) + path))), None)
+            row["path"] = (found or "").format(**row) + path
         yield row
+
+
+def _on_disk(root: Path, path: str) -> str:
+    """Returns a path as the disk has it: lists of Windows have backslashes, and those of macOS decompose letters."""
+    if path.isascii() and "\\" not in path:
+        return path
+    slashes = path.replace("\\", "/")
+    spelled = (unicodedata.normalize(form, each) for each in (path, slashes) for form in ("NFC", "NFD"))
+    return next((each for each in (path, *spelled) if os.path.exists(root / each)), slashes)
 
 
 def _plants(table: TextTable) -> tuple[dict[str, SourceClass], bool]:

@@ -1,4 +1,5 @@
 import re
+import unicodedata
 from datetime import date
 from pathlib import Path
 
@@ -150,6 +151,45 @@ def test_a_list_may_have_common_names_alone_or_in_some_rows(tmp_path):
     assert (wheat.plant, oat.plant.name) == (SourceClass(class_id="Common wheat", name="Common wheat"), "Wild oat")
     rose, oat = read(tmp_path, f"{HEADER},common_name\na.jpg,Rosa canina,Dog rose\nb.jpg,,Wild oat\n")
     assert (rose.plant.common_name, oat.plant) == ("Dog rose", SourceClass(class_id="Wild oat", name="Wild oat"))
+
+
+@pytest.mark.parametrize("written", [r"Wiesen\Löwenzahn\1.jpg", "Wiesen/Lo\u0308wenzahn/1.jpg"])
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_a_path_of_another_system_is_found(written, form, tmp_path):
+    path = unicodedata.normalize(form, "Wiesen/Löwenzahn/1.jpg")
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).touch()
+    (record,) = read(tmp_path, f"{HEADER}\n{written},Taraxacum\n")
+    assert record.path == path
+
+
+def test_a_path_that_is_on_the_disk_stays_and_one_that_is_nowhere_has_slashes(tmp_path):
+    (tmp_path / r"a\1.jpg").touch()
+    first, second = read(tmp_path, f"{HEADER}\na\\1.jpg,Rosa\na\\2.jpg,Rosa\n")
+    assert (first.path, second.path) == (r"a\1.jpg", "a/2.jpg")
+
+
+def test_names_that_differ_in_how_their_letters_are_composed_are_one(tmp_path):
+    text = f"{HEADER},class_id\na.jpg,Isoëtes lacustris,1\nb.jpg,Isoe\u0308tes lacustris,1\n"
+    assert [record.plant.name for record in read(tmp_path, text)] == ["Isoëtes lacustris"] * 2
+
+
+@pytest.mark.parametrize("folder", ["", "train/1355868/", "1355868/"])
+def test_the_list_of_plantclef_2024_is_read(folder, tmp_path):
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    (tmp_path / folder / "b.jpg").touch()
+    columns = (
+        "image_name;organ;species_id;obs_id;license;partner;author;altitude;latitude;longitude;gbif_species_id;species;"
+        "genus;family;dataset;publisher;references;url;learn_tag;image_backup_url"
+    )
+    row = "flower;1355868;1001;cc-by-sa;;Ada;12.5;48.1;11.5;9206251;Lactuca virosa L.;Lactuca;Asteraceae;;;;;train;"
+    text = f"{columns}\n" + "".join(f'"{name}";{row}\n' for name in ("a.jpg", "b.jpg"))
+    _, record = read(tmp_path, text)
+    assert record.plant == SourceClass(
+        class_id="1355868", name="Lactuca virosa L.", genus="Lactuca", family="Asteraceae", gbif_id=9206251
+    )
+    assert (record.path, record.split, record.group) == (f"{folder}b.jpg", "train", "1001")
+    assert (record.author, record.license, record.coordinates) == ("Ada", "cc-by-sa", (48.1, 11.5))
 
 
 # Columns beyond the first two, the cells of line 3, and part of the expected message.
