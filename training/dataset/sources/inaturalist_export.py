@@ -4,13 +4,14 @@ The photographs are downloaded, one at a time and slowly, since iNaturalist asks
 they are in a folder already. The list is in the same folder, so that a second run continues.
 """
 
-import re
 from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from models.errors import DataError
+from models.errors import DataError, some_of
 from models.text_table import TextTable
+from training.dataset.names import genus_families
 from training.dataset.sources.photographs import SUFFIXES, Imported, Photograph, import_photographs, picture_path
 
 TABLE_FILE: Final = "observations.csv"
@@ -21,16 +22,18 @@ _COLUMNS: Final = {
     "common_name": "common_name",
     "group": "id",
     "author": "user_login",
-    "license": "license",
     "taken_on": "observed_on",
     "latitude": "latitude",
     "longitude": "longitude",
     "cultivated": "captive_cultivated",
 }
-_READ: Final = dict.fromkeys((*_NEEDED, "iconic_taxon_name", *_COLUMNS.values()), ())
+_OF_TAXON: Final = ("iconic_taxon_name", "taxon_genus_name", "taxon_species_name")
+_READ: Final = dict.fromkeys((*_NEEDED, *_OF_TAXON, *_COLUMNS.values()), ())
 _PAUSE_S: Final = 1.0
-# Names of families, orders, classes and phyla (ICN, articles 16 to 18), and of groups above them.
-_ABOVE_GENUS: Final = re.compile(r"\w+(?:aceae|oideae|inae|ales|opsida|phyta|phytina)|Plantae|Angiospermae|Life")
+_MOST_LISTED: Final = 100
+# The column `license` is that of the observation. A photograph without an open license lies here, one with such a
+# license elsewhere (https://api.inaturalist.org/v1/docs), but the export does not tell which it is.
+_RESERVED_HOST: Final = "//static.inaturalist.org/"
 
 
 def import_observations(export: Path, out: Path, photographs: Path | None = None) -> Imported:
@@ -38,7 +41,8 @@ def import_observations(export: Path, out: Path, photographs: Path | None = None
 
     Args:
         export: The CSV file, with the columns id, scientific_name and image_url; optionally common_name, user_login,
-            license, observed_on, latitude, longitude, captive_cultivated and iconic_taxon_name.
+            observed_on, latitude, longitude, captive_cultivated, iconic_taxon_name, taxon_genus_name and
+            taxon_species_name.
         out: Folder for photographs and list.
         photographs: Folder of photographs, named by the id of their observation (123.jpg), instead of a download.
 
@@ -46,9 +50,13 @@ def import_observations(export: Path, out: Path, photographs: Path | None = None
         DataError: The export cannot be read, or no photograph is left. What was downloaded stays.
     """
     left_out: Counter[str] = Counter()
+    above_genus: Counter[str] = Counter()
     found: list[Photograph] = []
     in_folder = {} if photographs is None else _in_folder(photographs)
     table = TextTable(export, _NEEDED, _READ, remedy="choose it when you export your observations")
+    has_ranks = "taxon_genus_name" in table.columns
+    names = (row["scientific_name"].split() for _, row in table.rows())
+    genera = None if has_ranks else {words[0] for words in names if len(words) > 1}
     for _, row in table.rows():
         path: str | None
         if photographs is not None:
@@ -56,22 +64,46 @@ def import_observations(export: Path, out: Path, photographs: Path | None = None
             reason = f"no {row['id']}.jpg in {photographs.resolve()}"
         else:
             path = picture_path(row["id"], row["image_url"]) if row["id"].isalnum() else None
-            reason = f"the address {row['image_url'][:100]!r} cannot be fetched"
-        if not row["scientific_name"]:
+            reason = f"observation {row['id']}: the address {row['image_url'][:100]!r} cannot be fetched"
+        written = row["scientific_name"]
+        name = _name(row, genera)
+        if not written:
             reason = "no scientific name"
-        elif _ABOVE_GENUS.fullmatch(row["scientific_name"]):
-            reason = f"known to no genus: {row['scientific_name']}"
         elif row["iconic_taxon_name"] not in {"", "Plantae"}:
             reason = f"no plant: {row['iconic_taxon_name']}"
+        elif not name:
+            above_genus[written] += 1
+            continue
         elif path is not None:
+            is_reserved = _RESERVED_HOST in row["image_url"].lower()
             cells = {ours: row[theirs] for ours, theirs in _COLUMNS.items()}
-            if "license" in table.columns:
-                cells["license"] = cells["license"] or "all rights reserved"  # what iNaturalist means by none
+            cells["license"] = "all rights reserved" if is_reserved else ""
+            if name != written:
+                cells |= {"scientific_name": name, "common_name": ""}
             found.append(Photograph(path, row["image_url"] if photographs is None else "", cells))
             continue
-        left_out[f"observation {row['id']}: {reason}"] += 1
+        left_out[reason] += 1
+    if above_genus:
+        remedy = "" if has_ranks else "; if one is a genus, also export the column taxon_genus_name"
+        left_out[f"known to no genus: {some_of([*above_genus], _MOST_LISTED)}{remedy}"] = above_genus.total()
     out.mkdir(parents=True, exist_ok=True)
     return import_photographs(found, out / TABLE_FILE, left_out, at_once=1, pause_s=_PAUSE_S)
+
+
+def _name(row: Mapping[str, str], genera: Collection[str] | None) -> str:
+    """Returns the species or genus of an observation; nothing if it is known to neither.
+
+    Args:
+        row: The observation.
+        genera: Those of the species in the export; None if its columns tell the ranks of a name.
+    """
+    name = row["scientific_name"]
+    if not name.isalpha():
+        return name
+    if genera is None:
+        return row["taxon_species_name"] or row["taxon_genus_name"]
+    # Families, tribes and what else ends in -eae are no genera, whatever a list says (ICN, articles 18 and 19).
+    return name if (name in genera or name in genus_families()) and not name.endswith("eae") else ""
 
 
 def _in_folder(photographs: Path) -> dict[str, str]:

@@ -85,7 +85,9 @@ def read_table(
     unread = ", ".join(column for column in table.header if column and column not in table.columns.values())
     notes = [f"{name}: {COL_KEYS_LEFT_OUT}."] if has_col_keys else []
     if unread:
-        notes.append(f"{name}: columns of {root.name} that are not read: {unread}; docs/data_sets.md lists those that are.")
+        notes.append(
+            f"{name}: columns of {root.name} that are not read: {unread}; docs/data_sets.md lists those that are."
+        )
     return SourceContents(root.parent, records, [], tuple(notes))
 
 
@@ -104,7 +106,9 @@ def _rows(table: TextTable) -> Iterator[dict[str, str]]:
         if row["path"]:
             path = _on_disk(root, _QUOTED.sub("", cells["path"]))
             if found is None and line <= _MOST_TRIED:
-                found = next((each for each in _FOLDERS if os.path.exists(root / (each.format(**row) + path))), None)
+                found = next(
+                    (each for each in _FOLDERS if os.access(root / (each.format(**row) + path), os.F_OK)), None
+                )
             row["path"] = (found or "").format(**row) + path
         yield row
 
@@ -115,7 +119,7 @@ def _on_disk(root: Path, path: str) -> str:
         return path
     slashes = path.replace("\\", "/")
     spelled = (unicodedata.normalize(form, each) for each in (path, slashes) for form in ("NFC", "NFD"))
-    return next((each for each in (path, *spelled) if os.path.exists(root / each)), slashes)
+    return next((each for each in (path, *spelled) if os.access(root / each, os.F_OK)), slashes)
 
 
 def _plants(table: TextTable) -> tuple[dict[str, SourceClass], bool]:

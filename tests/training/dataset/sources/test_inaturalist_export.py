@@ -60,23 +60,59 @@ def test_observations_become_training_data_with_author_license_date_and_place(se
         assert words in said
     rows = pq.read_table(tmp_path / "data" / "manifest.parquet").to_pylist()
     rose, daisy = sorted(rows, key=lambda row: row["path"])
-    assert (rose["author"], rose["licence"], str(rose["taken_on"])) == ("ann", "CC-BY-NC", "2024-05-31")
+    assert (rose["author"], rose["licence"], str(rose["taken_on"])) == ("ann", "unknown", "2024-05-31")
     assert (rose["latitude"], daisy["latitude"]) == (51.5, None)  # the place of a planted one says nothing
     assert "/3/medium.jpg" not in str(server.asked)
 
 
-@pytest.mark.parametrize(("has_column", "expected"), [(True, "all-rights-reserved"), (False, "CC0-1.0")])
-def test_an_empty_license_reserves_all_rights_whatever_the_command_says_of_others(tmp_path, has_column, expected):
-    pictures = tmp_path / "mine"
-    pictures.mkdir()
-    rows = [observation(1), observation(2, "Bellis perennis", license="")]
-    for number, color in ((1, RED), (2, GREEN)):
-        draw(color).save(pictures / f"{number}.png")
-    header = [name for name in HEADER if has_column or name != "license"]
-    export = write(tmp_path / "observations.csv", rows, header)
-    run(InaturalistExport(export=export, out=tmp_path / "data", photographs=pictures, license="CC0", workers=1))
+@pytest.mark.parametrize(("default", "elsewhere"), [("", "unknown"), ("CC BY-NC 4.0", "CC-BY-NC-4.0")])
+def test_the_license_of_an_observation_is_not_that_of_its_photograph(tmp_path, default, elsewhere):
+    hosts = ["static.inaturalist.org", "inaturalist-open-data.s3.amazonaws.com"]
+    plants = ["Rosa canina", "Bellis perennis"]
+    (tmp_path / "mine").mkdir()
+    rows = []
+    for number, (host, plant, color) in enumerate(zip(hosts, plants, (RED, GREEN), strict=True)):
+        draw(color).save(tmp_path / "mine" / f"{number}.png")
+        rows.append(observation(number, plant, f"https://{host}/photos/{number}/medium.jpg", license="CC0"))
+    export = write(tmp_path / "observations.csv", rows)
+    command = InaturalistExport(
+        export=export, out=tmp_path / "data", photographs=tmp_path / "mine", license=default, workers=1
+    )
+    run(command)
     kept = pq.read_table(tmp_path / "data" / "manifest.parquet").to_pylist()
-    assert [row["licence"] for row in kept if row["path"].endswith("2.png")] == [expected]
+    assert {row["path"][-5:]: row["licence"] for row in kept} == {"0.png": "all-rights-reserved", "1.png": elsewhere}
+
+
+HIGHER = ["Cichorieae", "Inuleae", "Lobatae", "Polypodiidae", "Rosaceae"]
+
+
+def names_of(folder, observations, header):
+    """Name in the export -> name in the list; and what was left out."""
+    (folder / "mine").mkdir()
+    for row in observations:
+        (folder / "mine" / f"{row['id']}.jpg").touch()
+    imported = import_observations(write(folder / "export.csv", observations, header), folder / "data", folder / "mine")
+    written = {str(row["id"]): row["scientific_name"] for row in observations}
+    with imported.table.open() as stream:
+        return {written[row["group"]]: row["scientific_name"] for row in csv.DictReader(stream)}, imported.left_out
+
+
+def test_a_word_alone_is_a_genus_by_the_list_or_by_the_name_of_a_species(tmp_path):
+    kept = ["Quercus rubra", "Quercus", "Xerophyta", "Danae", "Chara vulgaris", "Chara"]
+    rows = [observation(number, name) for number, name in enumerate([*HIGHER, *kept])]
+    found, left_out = names_of(tmp_path, rows, HEADER)
+    assert found == {name: name for name in kept}
+    assert left_out == {
+        f"known to no genus: {', '.join(HIGHER)}; if one is a genus, also export the column taxon_genus_name": 5
+    }
+
+
+def test_the_columns_of_ranks_decide_what_a_word_alone_is(tmp_path):
+    genera = dict.fromkeys(HIGHER, "") | {"Lobatae": "Quercus", "Chara": "Chara", "Quercus rubra": "Quercus"}
+    rows = [observation(number, name, taxon_genus_name=genus) for number, (name, genus) in enumerate(genera.items())]
+    found, left_out = names_of(tmp_path, rows, [*HEADER, "taxon_genus_name"])
+    assert found == {"Lobatae": "Quercus", "Chara": "Chara", "Quercus rubra": "Quercus rubra"}
+    assert left_out == {"known to no genus: Cichorieae, Inuleae, Polypodiidae, Rosaceae": 4}
 
 
 def test_one_photograph_a_second_is_asked_for(tmp_path, monkeypatch):
