@@ -160,7 +160,7 @@ class Gbif(OneSource, frozen=True, kw_only=True):
     """
 
     download: tyro.conf.Positional[Path]
-    """The .zip file; it is not unpacked."""
+    """The .zip file, which is not unpacked, or the folder to which it was."""
     licenses: tuple[str, ...] = ()
     """Licenses to take, such as cc0 cc-by cc-by-sa, each in all its versions unless it names one; default: all."""
 

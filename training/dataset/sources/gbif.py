@@ -6,21 +6,24 @@ comes from the network: control characters are dropped, no name in it becomes a 
 
 import csv
 import hashlib
-import io
 import re
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from datetime import date
-from pathlib import Path
-from typing import Any, Final
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Final, cast
 from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
-from models.errors import DataError
+from models.errors import DataError, some_of
 from training.dataset.audit.licenses import license_id
+from training.dataset.names import genus_families, parse_name
 from training.dataset.sources.photographs import Imported, Photograph, import_photographs, picture_path
-from training.dataset.sources.record import place_of
+from training.dataset.sources.record import is_col_key, place_of
 
 TABLE_FILE: Final = "gbif.csv"
 _OCCURRENCES: Final = "http://rs.tdwg.org/dwc/terms/Occurrence"
@@ -29,11 +32,20 @@ _MOST_BYTES: Final = 1_000_000  # of meta.xml and of a line; GBIF's have 20,000
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")  # without the tab, which separates cells
 _VERSION: Final = re.compile(r"-\d\.\d$")
 _MEDIA_TERMS: Final = ("identifier", "type", "format", "creator", "rightsHolder", "license")
+_KEYS: Final = ("kingdomKey", "orderKey", "familyKey", "genusKey", "speciesKey")
 _OCCURRENCE_TERMS: Final = (
-    "kingdom", "order", "family", "genus", "genusKey", "species", "speciesKey", "recordedBy", "eventDate",
-    "decimalLatitude", "decimalLongitude", "hasGeospatialIssues", "basisOfRecord", "establishmentMeans",
-    "degreeOfEstablishment",
+    "kingdom", "order", "family", "genus", "specificEpithet", "species", "scientificName", "taxonRank", *_KEYS,
+    "recordedBy", "eventDate", "decimalLatitude", "decimalLongitude", "hasGeospatialIssues", "basisOfRecord",
+    "establishmentMeans", "degreeOfEstablishment",
 )  # fmt: skip
+# What publishers write as type or format of a photograph; some exchange the two.
+_PICTURE: Final = re.compile(r"(?<!moving)(?<!moving[ _])image|photo|jpe?g|png|webp", re.IGNORECASE)
+_ABOVE_SPECIES: Final = re.compile("genus|section|series|tribe|family|order|class|phylum|kingdom", re.IGNORECASE)
+_REMEDY: Final = "at gbif.org filter by media type: image, and choose the format Darwin Core archive"
+_Folder = Path | zipfile.Path  # on the disk, or in an archive
+_LISTS: Final = (".csv", ".tsv", ".txt")
+_MOST_LISTED: Final = 10
+_MOST_DIGITS: Final = 20
 _AT_ONCE: Final = 4
 _PAUSE_S: Final = 0.25
 # Values of basisOfRecord, establishmentMeans and degreeOfEstablishment, in lower case (GBIF's vocabularies).
@@ -45,7 +57,7 @@ def import_download(download: Path, out: Path, licenses: Collection[str] = (), d
     """Fetches the photographs of a download, and writes the list of them.
 
     Args:
-        download: The .zip file, in GBIF's form "Darwin Core archive".
+        download: The .zip file, in GBIF's form "Darwin Core archive", or the folder to which it was unpacked.
         out: Folder for photographs and list.
         licenses: Those to take, in any spelling and with or without a version; all if there are none. A photograph has
             its own license: that of its record covers the data alone.
@@ -57,62 +69,81 @@ def import_download(download: Path, out: Path, licenses: Collection[str] = (), d
     left_out: Counter[str] = Counter()
     wanted = frozenset(map(license_id, licenses))
     try:
-        with zipfile.ZipFile(download) as archive:
-            tables = _tables(archive, download)
-            media: dict[str, list[dict[str, str]]] = {}
-            for picture in _rows(archive, tables[_MULTIMEDIA], _MEDIA_TERMS):
-                picture["license"] = picture["license"] or default_license
-                if reason := _unusable(picture, wanted):
-                    left_out[reason] += 1
-                else:
-                    media.setdefault(picture["id"], []).append(picture)
-            photographs = list(_photographs(archive, tables[_OCCURRENCES], media, left_out))
+        root = _root(download)
+        occurrences, multimedia = _tables(root, download)
+        media: dict[str, list[dict[str, str]]] = {}
+        for picture in _rows(root, multimedia, _MEDIA_TERMS):
+            picture["license"] = picture["license"] or default_license
+            if reason := _unusable(picture, wanted):
+                left_out[reason] += 1
+            else:
+                media.setdefault(picture["id"], []).append(picture)
+        photographs = list(_photographs(root, occurrences, media, left_out))
     except (*_DAMAGED, ElementTree.ParseError, TypeError) as error:
         raise DataError(f"{download} cannot be read", value=error, remedy="download it again from gbif.org") from error
     out.mkdir(parents=True, exist_ok=True)
     return import_photographs(photographs, out / TABLE_FILE, left_out, at_once=_AT_ONCE, pause_s=_PAUSE_S)
 
 
-def _tables(archive: zipfile.ZipFile, download: Path) -> dict[str, ElementTree.Element]:
-    """Returns what meta.xml tells of each table, by its type; of two tables of one type the first, the core.
+def _root(download: Path) -> _Folder:
+    """Returns the folder of meta.xml, in the archive or on the disk.
 
-    (verbatim.txt, in which the records stand as they were published, is called one of occurrences too.)
+    Raises:
+        DataError: The download has another form.
     """
-    with archive.open("meta.xml") as stream:
-        root = ElementTree.fromstring(stream.read(_MOST_BYTES))  # expat itself refuses entities that explode
-    tables = {table.get("rowType", ""): table for table in reversed(root)}
-    needed = {_OCCURRENCES: "occurrences", _MULTIMEDIA: "multimedia"}
-    missing = [name for row_type, name in needed.items() if row_type not in tables]
-    if missing:
-        raise DataError(
-            f"{download} has no table of {' and of '.join(missing)}",
-            value=", ".join(archive.namelist()[:10]),
-            remedy="at gbif.org filter by media type: image, and choose the format Darwin Core archive",
-        )
-    return tables
+    if download.is_file() and download.suffix.lower() in _LISTS:
+        if (download.parent / "meta.xml").is_file():
+            raise DataError(f"{download} is a part of an unpacked archive", remedy=f"give its folder {download.parent}")
+        raise DataError(f"{download} is a list of GBIF, which has no photographs", remedy=_REMEDY)
+    root: Any = download if download.is_dir() else zipfile.Path(download)
+    for folder in (root, *root.iterdir()):
+        if (folder / "meta.xml").is_file():
+            return cast(_Folder, folder)
+    names = sorted(each.name for each in root.iterdir())
+    is_list = len(names) == 1 and names[0].lower().endswith(_LISTS)
+    what = "is a list of GBIF, which has no photographs" if is_list else "is no Darwin Core archive: it lacks meta.xml"
+    raise DataError(f"{download} {what}", value=some_of(names, _MOST_LISTED), remedy=_REMEDY)
 
 
-def _rows(archive: zipfile.ZipFile, table: ElementTree.Element, terms: Collection[str]) -> Iterator[dict[str, str]]:
-    """Yields the cells of these terms in each row of a table, and as `id` the number of the occurrence."""
-    fields = {field.get("term", "").rpartition("/")[2]: field.get("index") for field in table.iterfind("{*}field")}
-    key = next((each for each in table if each.tag.rpartition("}")[2] in {"id", "coreid"}), None)
-    fields["id"] = None if key is None else key.get("index")
-    columns = {term: int(index) for term, index in fields.items() if index and term in {"id", *terms}}
+def _tables(root: _Folder, download: Path) -> tuple[Element, Element]:
+    """Returns what meta.xml tells of the tables of occurrences and of photographs.
+
+    Occurrences are the core: verbatim.txt, in which they stand as they were published, is an extension of that type.
+    """
+    with (root / "meta.xml").open("rb") as stream:
+        meta = ElementTree.fromstring(stream.read(_MOST_BYTES))  # expat itself refuses entities that explode
+    occurrences = next((each for each in meta.iterfind("{*}core") if each.get("rowType") == _OCCURRENCES), None)
+    media = next((each for each in meta.iterfind("{*}extension") if each.get("rowType") == _MULTIMEDIA), None)
+    if occurrences is None or media is None:
+        missing = " and of ".join(["occurrences"] * (occurrences is None) + ["multimedia"] * (media is None))
+        found = ", ".join(each.get("rowType", "").rpartition("/")[2] for each in meta)
+        raise DataError(f"{download} has no table of {missing}", value=found, remedy=_REMEDY)
+    return occurrences, media
+
+
+def _rows(root: _Folder, table: Element, terms: Collection[str]) -> Iterator[dict[str, str]]:
+    """Yields the cells of these terms in each row of a table, and as `id` the identifier of the occurrence."""
+    key = next(each for each in table if each.tag.rpartition("}")[2] in {"id", "coreid"})
+    columns = {"id": int(key.get("index", ""))}
+    empty = dict.fromkeys(("id", *terms), "")
+    for field in table.iterfind("{*}field"):
+        if (term := field.get("term", "").rpartition("/")[2]) in terms:
+            empty[term] = field.get("default", "")
+            if index := field.get("index"):
+                columns[term] = int(index)
     separator = table.get("fieldsTerminatedBy", ",").replace("\\t", "\t")
     quote = table.get("fieldsEnclosedBy", '"')
     csv.field_size_limit(_MOST_BYTES)
-    with archive.open(table.findtext("{*}files/{*}location", "").strip()) as stream:
-        text = io.TextIOWrapper(stream, table.get("encoding", "UTF-8"), newline="\n")
-        lines = _lines(text)
-        for _ in range(int(table.get("ignoreHeaderLines", "0"))):
-            next(lines, None)
+    name = PurePosixPath(table.findtext("{*}files/{*}location", "").strip()).name
+    with (root / name).open("r", encoding=table.get("encoding", "UTF-8"), newline="\n") as text:
         form: dict[str, Any] = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
-        for cells in csv.reader(lines, delimiter=separator, **form):
-            row = dict.fromkeys(("id", *terms), "")
-            yield row | {term: cells[index].strip() for term, index in columns.items() if index < len(cells)}
+        first = int(table.get("ignoreHeaderLines", "0"))
+        for cells in csv.reader(islice(_lines(text), first, None), delimiter=separator, **form):
+            found = {term: cells[index].strip() for term, index in columns.items() if index < len(cells)}
+            yield empty | {term: cell for term, cell in found.items() if cell}
 
 
-def _lines(text: io.TextIOWrapper) -> Iterator[str]:
+def _lines(text: IO[str]) -> Iterator[str]:
     while line := text.readline(_MOST_BYTES):
         if len(line) == _MOST_BYTES:
             raise ValueError(f"a line has more than {_MOST_BYTES:,} characters")
@@ -122,36 +153,64 @@ def _lines(text: io.TextIOWrapper) -> Iterator[str]:
 def _unusable(picture: Mapping[str, str], wanted: frozenset[str]) -> str:
     """Returns why a picture is left out, whatever it shows; nothing if it is not."""
     known = license_id(picture["license"])
-    if not (picture["id"].isdecimal() and len(picture["id"]) < 20):
-        return "its number is none of GBIF's"
-    if picture["type"] not in {"", "StillImage"} or not (picture["format"] or "image").startswith("image"):
-        return f"no picture: {picture['type'] or picture['format']}"
+    if no_picture := [cell for cell in (picture["type"], picture["format"]) if cell and not _PICTURE.search(cell)]:
+        return f"no picture: {no_picture[0]}"
     if wanted and wanted.isdisjoint({known, _VERSION.sub("", known)}):
         return f"license {known}"
     return "" if picture_path("", picture["identifier"]) else "its address is none of the web"
 
 
 def _photographs(
-    archive: zipfile.ZipFile,
-    table: ElementTree.Element,
-    media: dict[str, list[dict[str, str]]],
-    left_out: Counter[str],
+    root: _Folder, table: Element, media: dict[str, list[dict[str, str]]], left_out: Counter[str]
 ) -> Iterator[Photograph]:
-    for record in _rows(archive, table, _OCCURRENCE_TERMS):
+    for record in _rows(root, table, _OCCURRENCE_TERMS):
         pictures = media.pop(record["id"], [])
-        name = record["species"] or record["genus"]
+        name, key = _name_and_key(record)
         if record["kingdom"] not in {"", "Plantae"}:
             left_out[f"no plant: {record['kingdom']}"] += len(pictures)
         elif not name:
             left_out["known to no genus"] += len(pictures)
         else:
+            is_number = record["id"].isdecimal() and len(record["id"]) < _MOST_DIGITS
+            stem = record["id"] if is_number else _digest(record["id"])
             for picture in pictures:
-                digest = hashlib.sha256(picture["identifier"].encode()).hexdigest()
-                path = picture_path(f"{record['id']}-{digest[:12]}", picture["identifier"])
+                path = picture_path(f"{stem}-{_digest(picture['identifier'])}", picture["identifier"])
                 author = picture["creator"] or picture["rightsHolder"] or record["recordedBy"]
-                cells = {"scientific_name": name, "author": author, "license": picture["license"], **_facts(record)}
-                yield Photograph(path or "", picture["identifier"], cells)
+                cells = {"scientific_name": name, "gbif_id": key, "author": author, "license": picture["license"]}
+                yield Photograph(path or "", picture["identifier"], cells | _facts(record))
     left_out["no record of it"] += sum(map(len, media.values()))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _name_and_key(record: Mapping[str, str]) -> tuple[str, str]:
+    """Returns name and GBIF's key of the species, else of the genus; nothing if neither is known.
+
+    The columns `species` and of keys are GBIF's own, and `species` may hold the genus alone.
+    """
+    in_full = "" if _ABOVE_SPECIES.search(record["taxonRank"]) else record["scientificName"]
+    in_parts = f"{record['genus']} {record['specificEpithet']}" if record["genus"] else ""
+    if _names_species(record["species"]):
+        name, key = record["species"], record["speciesKey"]
+    elif species := next(filter(_names_species, (in_parts, in_full)), ""):
+        name, key = species, ""
+    else:
+        words = [*record["species"].split()[:1], *record["scientificName"].split()[:1]]
+        is_genus = record["taxonRank"].lower() == "genus"
+        listed = (word for word in words if is_genus or word in genus_families())
+        name, key = record["genus"] or next(listed, ""), record["genusKey"]
+    is_col = key and any(is_col_key(record[each]) for each in _KEYS)
+    return name, f"COL:{key}" if is_col else key  # a key of digits alone does not tell which list it is of
+
+
+@lru_cache(maxsize=1 << 16)
+def _names_species(name: str) -> bool:
+    try:
+        return bool(name) and bool(parse_name(name, scientific=True).epithet)
+    except DataError:  # letters that are not Latin
+        return False
 
 
 def _facts(record: Mapping[str, str]) -> dict[str, str]:
@@ -171,7 +230,6 @@ def _facts(record: Mapping[str, str]) -> dict[str, str]:
     origins = (record[term].lower() for term in ("basisOfRecord", "establishmentMeans", "degreeOfEstablishment"))
     return {
         **{rank: record[rank] for rank in ("genus", "family", "order")},
-        "gbif_id": record["speciesKey"] if record["species"] else record["genusKey"],
         "group": record["id"],
         "taken_on": day,
         "latitude": latitude if has_place else "",

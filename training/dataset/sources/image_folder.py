@@ -34,6 +34,10 @@ def read_image_folder(name: str, root: Path, default_license: str = "") -> Sourc
         return _of_archive(name, root, default_license)
     if not root.is_dir():
         raise DataError("no such folder of pictures", value=root, remedy="give a folder with one folder for each class")
+    if (root / "meta.xml").is_file():
+        raise DataError(
+            "a Darwin Core archive has no class folders", value=root, remedy="read it with `prepare.py gbif`"
+        )
     above = root
     root = _walked(root)
     note = f"{name}: the classes are the folders in {root.relative_to(above)}, since {above.name} holds nothing else."

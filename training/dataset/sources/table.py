@@ -76,7 +76,7 @@ def read_table(
         given=columns,
         never="gbifID",  # GBIF's own number of an observation, not of a plant
         remedy="add the column to its first line, or name it with --path-column, --name-column "
-        "(in a collection: columns)",
+        "(in a collection: columns); `prepare.py gbif` and `prepare.py inaturalist-export` read what these publish",
     )
     plants, has_col_keys = _plants(table)  # first, because any row may add to a class
     records = [_record(row, table, plants, default_license) for row in _rows(table)]

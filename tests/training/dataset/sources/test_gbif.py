@@ -1,6 +1,7 @@
 """A download of GBIF becomes training data; its photographs are fetched with care, whatever their servers do."""
 
 import csv
+import json
 import re
 import zipfile
 from xml.sax.saxutils import quoteattr
@@ -23,8 +24,8 @@ MEDIA_TERMS = [GBIF + "gbifID", *(DC + word for word in f"{MEDIA} license rights
 RECORD = "basisOfRecord recordedBy establishmentMeans degreeOfEstablishment eventDate decimalLatitude decimalLongitude"
 RECORD_TERMS = [
     GBIF + "gbifID", DC + "identifier", DC + "license", *(DWC + word for word in RECORD.split()), GBIF + "species",
-    *(DWC + word for word in ["kingdom", "order", "family", "genus"]),
-    GBIF + "hasGeospatialIssues", GBIF + "speciesKey", GBIF + "genusKey",
+    *(DWC + word for word in ["kingdom", "order", "family", "genus", "specificEpithet", "scientificName", "taxonRank"]),
+    *(GBIF + word for word in ["hasGeospatialIssues", "speciesKey", "genusKey", "kingdomKey"]),
 ]  # fmt: skip
 BY, NC = "http://creativecommons.org/licenses/by/4.0/", "http://creativecommons.org/licenses/by-nc/4.0/"
 NUMBERS = range(4001, 4021)
@@ -49,7 +50,7 @@ def medium(number, url, **changes):
     }  # fmt: skip
 
 
-def archive(path, records, media, left_out=()):
+def archive(path, records, media, left_out=(), defaults=""):
     """Writes an archive as GBIF does: tabs, no quotes, and the records as published in a second table."""
     tables = [
         ("core", "occurrence.txt", DWC + "Occurrence", RECORD_TERMS, records),
@@ -65,6 +66,7 @@ def archive(path, records, media, left_out=()):
             lines = [words, *([str(row.get(word, "")) for word in words] for row in rows)]
             stream.writestr(name, "".join("\t".join(line) + "\n" for line in lines))
             fields = "".join(f'<field index="{index}" term={quoteattr(term)}/>' for index, term in enumerate(terms))
+            fields += defaults if kind == "extension" else ""
             key = "id" if kind == "core" else "coreid"
             meta += (
                 f'<{kind} encoding="utf-8" fieldsTerminatedBy="\\t" linesTerminatedBy="\\n" fieldsEnclosedBy="" '
@@ -92,6 +94,12 @@ def server(monkeypatch):
 
 def simple(path, url):
     return archive(path / "download.zip", map(record, NUMBERS), [medium(number, url) for number in NUMBERS])
+
+
+def listed(download, monkeypatch, **options):
+    """The photographs that would be fetched, and what is left out."""
+    monkeypatch.setattr(gbif, "import_photographs", lambda photographs, _, left_out, **__: (photographs, left_out))
+    return import_download(download, download.with_name("out"), **options)
 
 
 def names(server):
@@ -128,7 +136,7 @@ def test_a_download_becomes_training_data_with_license_author_day_and_place(serv
     assert "19 photographs, 8 left out" in said
     for words in (
         "no plant: Fungi", "known to no genus", "no picture: Sound", "license CC-BY-NC-4.0", "license unknown",
-        "none of the web", "none of GBIF's", "no record of it",
+        "none of the web", "no record of it",
     ):  # fmt: skip
         assert words in said
     assert "\x1b" not in (tmp_path / "data" / "gbif.csv").read_text()
@@ -140,12 +148,113 @@ def test_a_download_becomes_training_data_with_license_author_day_and_place(serv
     assert {(row["licence"], row["author"]) for row in of[4001]} == {
         ("CC0-1.0", "Sara Bárrios"), ("CC-BY-SA-3.0", "Kim, Hyun-tae")
     }  # fmt: skip
-    assert len({row["split"] for row in of[4001]}) == 1  # photographs of one occurrence
+    assert len({row["group"] for row in of[4001]}) == 1  # photographs of one occurrence
+    assert {row["group"] for row in of[4001]}.isdisjoint(row["group"] for row in of[4002])
     day, place = "2012-04-29", (44.113185, -72.963711)
     found = {number: (str(of[number][0]["taken_on"]), of[number][0]["latitude"]) for number in (4002, 4003, 4006, 4007)}
     assert found == {
         4002: ("None", None), 4003: ("None", None), 4006: (day, None), 4007: (day, pytest.approx(place[0])),
     }  # fmt: skip
+
+
+SPECIES_KEY, GENUS_KEY = "3120060", "3120041"
+OAK = {"speciesKey": SPECIES_KEY, "genusKey": GENUS_KEY, "genus": "Quercus", "species": ""}
+FULL = {"scientificName": "Quercus petraea (Matt.) Liebl.", "taxonRank": "SPECIES"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "key"),
+    [
+        ({"species": "Quercus robur", **FULL}, "Quercus robur", SPECIES_KEY),
+        ({}, "Quercus", GENUS_KEY),
+        ({"species": "Quercus"}, "Quercus", GENUS_KEY),
+        ({"species": "Quercus", **FULL}, "Quercus petraea (Matt.) Liebl.", ""),
+        ({"specificEpithet": "robur", **FULL}, "Quercus robur", ""),
+        ({"genus": "", **FULL}, "Quercus petraea (Matt.) Liebl.", ""),
+        ({"scientificName": "Salix alba × fragilis", "taxonRank": "UNRANKED"}, "Salix alba × fragilis", ""),
+        ({"scientificName": "Quercus sect. Lobatae Loudon", "taxonRank": "SECTION"}, "Quercus", GENUS_KEY),
+        ({"genus": "", "scientificName": "Quercus L.", "taxonRank": "genus"}, "Quercus", GENUS_KEY),
+        ({"genus": "", "scientificName": "Quercus L."}, "Quercus", GENUS_KEY),
+        ({"genus": "", "scientificName": "Rosaceae Juss.", "taxonRank": "FAMILY"}, None, None),
+        ({"genus": "", "scientificName": "Asteraceae incertae sedis", "taxonRank": "FAMILY"}, None, None),
+        ({"species": "Quercus robur", "kingdomKey": "P"}, "Quercus robur", f"COL:{SPECIES_KEY}"),
+        ({"species": "Quercus robur", "speciesKey": "4RNCX"}, "Quercus robur", "COL:4RNCX"),
+        ({"species": "Quercus robur", "kingdomKey": "6"}, "Quercus robur", SPECIES_KEY),
+    ],
+)
+def test_a_record_has_the_name_and_key_of_its_species_or_genus(tmp_path, monkeypatch, changes, name, key):
+    download = archive(tmp_path / "0001.zip", [record(4001, **OAK | changes)], [medium(4001, "https://host")])
+    photographs, left_out = listed(download, monkeypatch)
+    found = [(each.cells["scientific_name"], each.cells["gbif_id"], each.cells["group"]) for each in photographs]
+    assert found == ([(name, key, "4001")] if name else [])
+    assert left_out["known to no genus"] == (name is None)
+
+
+@pytest.mark.parametrize("key", ["72394", "4RNCX"])
+def test_keys_of_the_catalogue_of_life_are_left_out_of_a_whole_download(server, tmp_path, capsys, key):
+    with server.running() as url:
+        records = [record(4001, speciesKey=key), record(4002, speciesKey="6SQ7R")]
+        media = [medium(number, url) for number in (4001, 4002)]
+        run(Gbif(download=archive(tmp_path / "1.zip", records, media), out=tmp_path / "data", workers=1))
+    taxa = json.loads((tmp_path / "data" / "taxa.json").read_text())["taxa"]
+    assert [taxon.get("gbif_id") for taxon in taxa] == [None, None]
+    assert capsys.readouterr().out.count("Catalogue of Life") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"type": "image/jpeg", "format": "StillImage"}, None),
+        ({"type": "Image", "format": "JPG"}, None),
+        ({"type": "", "format": ""}, None),
+        ({"type": "http://purl.org/dc/dcmitype/StillImage", "format": ""}, None),
+        ({"type": "MovingImage", "format": ""}, "no picture: MovingImage"),
+        ({"type": "audio/mpeg", "format": "Sound"}, "no picture: audio/mpeg"),
+        ({"format": "text/html"}, "no picture: text/html"),
+    ],
+)
+def test_type_and_format_of_a_photograph_may_be_exchanged(tmp_path, monkeypatch, changes, reason):
+    download = archive(tmp_path / "0001.zip", [record(4001)], [medium(4001, "https://host", **changes)])
+    photographs, left_out = listed(download, monkeypatch)
+    assert (len(photographs), [*+left_out]) == ((0, [reason]) if reason else (1, []))
+
+
+def test_an_archive_of_another_publisher_may_have_any_identifier_and_defaults(tmp_path, monkeypatch):
+    ids = ["urn:catalog:B:10 1", "../4001"]
+    records = [record(0, gbifID=each, species="", specificEpithet="alba", genus="Salix") for each in ids]
+    media = [medium(number, "https://host", identifier="https://host/1.jpg", license="") for number in ids]
+    defaults = f'<field term="{DC}license" default="{NC}"/>'
+    download = archive(tmp_path / "0001.zip", records, media, defaults=defaults)
+    photographs, _ = listed(download, monkeypatch, default_license="CC0")
+    assert [each.cells["group"] for each in photographs] == ids
+    assert {each.cells["license"] for each in photographs} == {NC}
+    assert len({each.path for each in photographs}) == 2
+    assert all(re.fullmatch(r"photographs/[0-9a-f]{12}-[0-9a-f]{12}\.jpg", each.path) for each in photographs)
+
+
+def test_an_unpacked_archive_is_read_where_it_lies(tmp_path, monkeypatch):
+    packed = listed(simple(tmp_path, "https://host"), monkeypatch)
+    with zipfile.ZipFile(tmp_path / "download.zip") as stream:
+        stream.extractall(tmp_path / "unpacked" / "inner")
+    assert listed(tmp_path / "unpacked", monkeypatch) == packed
+    assert listed(tmp_path / "unpacked" / "inner", monkeypatch) == packed
+    with pytest.raises(DataError, match=r"part of an unpacked archive: give its folder .*inner"):
+        import_download(tmp_path / "unpacked" / "inner" / "occurrence.txt", tmp_path)
+
+
+@pytest.mark.parametrize("form", ["1.zip", "1/1.csv", "1.csv"])
+def test_a_list_without_photographs_is_told_from_an_archive(tmp_path, form):
+    table = "gbifID\tspecies\n1\tRosa canina\n"
+    path = tmp_path / form
+    if form == "1.zip":
+        with zipfile.ZipFile(path, "w") as stream:
+            stream.writestr("0001-25.csv", table)
+    else:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(table)
+    with pytest.raises(DataError, match=r"list of GBIF, which has no photographs.*format Darwin Core archive"):
+        import_download(path.parent if form == "1/1.csv" else path, tmp_path / "data")
 
 
 def test_what_fails_is_listed_and_tried_again_and_nothing_is_fetched_twice(server, tmp_path):

@@ -99,6 +99,11 @@ def test_the_number_in_front_of_a_name_is_dropped(folder, names, tmp_path):
     assert record.plant.class_id == folder
 
 
+def test_an_archive_of_gbif_is_told_from_class_folders(tmp_path):
+    with pytest.raises(DataError, match=r"Darwin Core archive has no class folders.*prepare\.py gbif"):
+        read_image_folder("plants", make(tmp_path, "meta.xml", "occurrence.txt", "dataset/1.xml"))
+
+
 def test_a_number_that_alone_tells_two_classes_apart_stays(tmp_path):
     records = read_image_folder("plants", make(tmp_path, "1. Rosa/1.jpg", "2. Rosa/1.jpg", "3. Iris/1.jpg")).records
     assert [record.plant.name for record in records] == ["1. Rosa", "2. Rosa", "Iris"]

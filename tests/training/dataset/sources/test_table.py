@@ -222,6 +222,7 @@ def test_a_mistake_names_its_line(kind, tmp_path):
     ("text", "expected"),
     [
         ("path,name\na.jpg,Rosa\n", r"lacks the column scientific_name or common_name \(got path, name.*--name-column"),
+        ("gbifID\tspecies\n1\tRosa\n", r"lacks the column path \(got gbifID, species.*`prepare.py gbif`"),
         ("img,scientific_name\na.jpg,Rosa\n", r"lacks the column path \(got img, .*--path-column"),
         (f"{HEADER},group,group\na.jpg,Rosa,1,2\n", r"has a column twice \(got group"),
         ("", "an empty file"),
