@@ -8,33 +8,45 @@ from typing import Final
 import msgspec
 
 from models.bundle_record import CommercialUse
+from models.taxonomy import fold
 from training.dataset.sources.record import LabeledPicture
 
 UNKNOWN: Final = "unknown"
 _ALL_RIGHTS_RESERVED: Final = "all-rights-reserved"
-_PUBLIC_DOMAIN: Final = "CC-PDM-1.0"
-# The elements of Creative Commons licenses in names, URLs and short forms, in lower case.
+# The elements of Creative Commons licenses in URLs and short forms, and in English, German and French. All patterns
+# read a text without accents and case.
 _ELEMENTS: Final = (
-    (re.compile(r"creativecommons\.org/licen[sc]es/|creative[\s-]*commons"), "cc "),
-    (re.compile(r"attribution"), "cc by"),
-    (re.compile(r"non[\s_-]?commercial"), "nc"),
-    (re.compile(r"share[\s_-]?alike"), "sa"),
-    (re.compile(r"no[\s_-]?deriv(?:ative)?s?(?:[\s_-]?works)?"), "nd"),
+    (re.compile(r"creativecommons\.org/licen[sc]es/|creative[\W_]*commons"), "cc"),
+    (re.compile(r"cc[\W_]*(?:licen[sc]e)?[\W_]*(?:attribution|namensnennung|paternite)"), "cc by"),
+    (re.compile(r"(?:non|nicht|keine|pas d.(?:utilisation|usage))[\W_]*(?:comm?erc|kommerz)\w*"), "nc"),
+    (re.compile(r"share[\W_]*alike|weitergabe unter gleichen bedingungen|partage dans les memes conditions"), "sa"),
+    (re.compile(r"no[\W_]*deriv\w*(?:[\W_]*works)?|keine[\W_]*bearbeitung\w*|pas de modification"), "nd"),
 )
+_ELEMENT: Final = re.compile(r"(?<![a-z])(?:nc|sa|nd)(?![a-z])")
+_ATTRIBUTION: Final = re.compile(r"^(?:attribution|namensnennung|paternite)")
 _CC_BY: Final = re.compile(
     r"(?<![a-z])cc[\W_]*by(?P<further>(?:[\W_]*(?:nc|sa|nd)(?![a-z]))*)(?![a-z])"
     r"(?:[\W_]|licen[sc]e|version|v|public|international|unported|generic)*(?:(?P<version>\d(?:\.\d)?)(?![\d.]\d))?"
+    r"(?:[\W_]|international|unported|generic)*"
 )
-_CC_ZERO: Final = re.compile(r"(?<![a-z])cc[\s_-]?(?:0|zero)(?!\d)|publicdomain/zero|public domain dedication")
-_CC_MARK: Final = re.compile(r"(?<![a-z])pdm(?![a-z])|publicdomain/mark|public domain mark|^public[\s-]?domain$")
-_RESERVED: Final = re.compile(r"all[\s_-]rights[\s_-]reserved|^(?:©|\(c\)|c|copyright(?:ed)?)$|^©(?!.*some rights)")
+_PUBLIC_DOMAIN: Final = {
+    "CC0-1.0": re.compile(
+        r"(?<![a-z])cc[\W_]?(?:0|zero)(?!\d)|publicdomain/zero|public domain dedication|no rights reserved"
+    ),
+    "CC-PDM-1.0": re.compile(r"(?<![a-z])pdm(?![a-z])|publicdomain/mark|public domain mark|^public[\W_]?domain$"),
+}
+_ALL_RIGHTS: Final = re.compile(r"all[\W_]+rights[\W_]+reserved|alle rechte vorbehalten|tous (?:les )?droits reserves")
+_COPYRIGHT: Final = re.compile(r"c$|(?:©|\(c\)|(?:in )?copyright|urheberrechtlich)(?!.*some rights)")
+# What may take back a part of what the license beside it allows.
+_CONDITION: Final = re.compile(
+    r"\b(?:only|except|unless|but|not|nur|ausser|aber|sauf|seulement|uniquement)\b|restrict|permission|genehmig|autoris"
+)
+_COMMERCE: Final = re.compile(r"comm?er[cz]|kommer[cz]")
 _FORBIDS: Final = re.compile(
-    r"non[\s_-]?commercial|(?<![a-z])nc(?![a-z])|\b(?:no|not for|without) commercial|"
-    r"\b(?:academic|research|educational|personal)(?: use)?,? only",
-    re.IGNORECASE,
+    r"(?<![a-z])nc(?![a-z])|\b(?:academic|research|educational|personal)(?: use)?,? only|"
+    rf"(?=.*\b(?:no|not|without|keine?|nicht|pas|sans|interdit\w*|verboten|untersagt)\b).*(?:{_COMMERCE.pattern})"
 )
-_MAY_BE_SHOWN: Final = re.compile(r"CC0-|CC-PDM-|CC-BY(?!.*ND)")
-_ALLOWS: Final = re.compile(r"CC0-|CC-PDM-|CC-BY(?!.*NC)")
+_OF_CREATIVE_COMMONS: Final = re.compile(r"CC0-1\.0|CC-PDM-1\.0|CC-BY(?:-NC)?(?:-SA)?(?:-ND)?(?:-\d\.\d)?")
 
 
 class LicenseSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,27 +65,26 @@ class LicenseSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 def license_id(text: str) -> str:
     """Returns the short identifier of a license, in the form of SPDX.
 
-    Recognizes Creative Commons licenses by name, URL and short form. Without a version the identifier has none
-    ("CC-BY-NC"); the country of a ported license is dropped. An empty text is "unknown"; a text that is not recognized
-    is returned as it is. The function is idempotent.
+    Recognizes Creative Commons licenses by name (in English, German and French), URL and short form. Without a version
+    the identifier has none ("CC-BY-NC"); the country of a ported license is dropped. An empty text is "unknown". A text
+    that is not recognized, names two licenses, or has a condition beside one is returned as it is. The function is
+    idempotent.
     """
     written = text.strip()
-    lower = written.lower()
-    for pattern, short in _ELEMENTS:
-        lower = pattern.sub(short, lower)
-    if not written or lower == UNKNOWN:
+    plain = _plain(written)
+    if plain in {"", UNKNOWN}:
         return UNKNOWN
-    named = {_creative_commons(found) for found in _CC_BY.finditer(lower)}
-    if named:
-        # Several licenses, or a license with a condition: keep the whole text.
-        (short, *others) = sorted(named)
-        further = (_FORBIDS.search(lower) and "-NC" not in short) or "all rights reserved" in lower
-        return written if others or further else short
-    if _CC_ZERO.search(lower):
-        return "CC0-1.0"
-    if _CC_MARK.search(lower):
-        return _PUBLIC_DOMAIN
-    return _ALL_RIGHTS_RESERVED if _RESERVED.search(lower) else written
+    alone = _CC_BY.fullmatch(_ATTRIBUTION.sub("cc by", plain))  # "attribution required" is no license
+    named = {_creative_commons(found) for found in ([alone] if alone else _CC_BY.finditer(plain))}
+    named |= {short for short, pattern in _PUBLIC_DOMAIN.items() if pattern.search(plain)}
+    named = {short for short in named if not any(other.rpartition("-")[0] == short for other in named)}
+    is_reserved = _ALL_RIGHTS.search(plain)
+    if not named:
+        return _ALL_RIGHTS_RESERVED if is_reserved or _COPYRIGHT.match(plain) else written
+    (short, *others) = sorted(named)
+    is_further = not {*_ELEMENT.findall(plain)} <= {*short.lower().split("-")}
+    has_condition = is_further or _CONDITION.search(plain) or (_COMMERCE.search(plain) and "-NC" not in short)
+    return written if others or is_reserved or has_condition else short
 
 
 def commercial_use(text: str) -> CommercialUse:
@@ -82,14 +93,24 @@ def commercial_use(text: str) -> CommercialUse:
     A text that mentions non-commercial use forbids it.
     """
     known = license_id(text)
-    if known == _ALL_RIGHTS_RESERVED or _FORBIDS.search(known) or _RESERVED.search(known.lower()):
+    plain = _plain(known)
+    if _FORBIDS.search(plain) or _ALL_RIGHTS.search(plain):
         return "not_allowed"
-    return "allowed" if _ALLOWS.match(known) else "unknown"
+    return "allowed" if _OF_CREATIVE_COMMONS.fullmatch(known) else "unknown"
 
 
 def may_be_shown(text: str) -> bool:
     """Returns whether a license lets anybody show a smaller copy of a picture, with author and license beside it."""
-    return _MAY_BE_SHOWN.match(license_id(text)) is not None
+    known = license_id(text)
+    return _OF_CREATIVE_COMMONS.fullmatch(known) is not None and "-ND" not in known
+
+
+def _plain(text: str) -> str:
+    """Returns a text without accents and case, with the elements of licenses in short form."""
+    plain = fold(text)
+    for pattern, short in _ELEMENTS:
+        plain = pattern.sub(short, plain)
+    return plain
 
 
 def joint_commercial_use(licenses: Iterable[str]) -> CommercialUse:

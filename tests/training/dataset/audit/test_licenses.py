@@ -6,7 +6,13 @@ import msgspec
 import pytest
 
 from tests.training.dataset.labeled import picture
-from training.dataset.audit.licenses import commercial_use, joint_commercial_use, license_id, license_summaries
+from training.dataset.audit.licenses import (
+    commercial_use,
+    joint_commercial_use,
+    license_id,
+    license_summaries,
+    may_be_shown,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +45,31 @@ from training.dataset.audit.licenses import commercial_use, joint_commercial_use
         ("C", "all-rights-reserved"),
         ("© Ann Sun", "all-rights-reserved"),
         ("All rights reserved", "all-rights-reserved"),
+        ("CC_BY_NC_4_0", "CC-BY-NC-4.0"),
+        ("CC-BY-NC, © Ann Sun", "CC-BY-NC"),
+        ("CC BY Non Commercial", "CC-BY-NC"),
+        ("CC BY: Attribution 4.0, https://creativecommons.org/licenses/by/4.0/", "CC-BY-4.0"),
+        ("http://creativecommons.org/licenses/by/4.0/legalcode", "CC-BY-4.0"),
+        ("https://creativecommons.org/licenses/by-nc-sa/4.0/legalcode.de", "CC-BY-NC-SA-4.0"),
+        ("Namensnennung - Nicht-kommerziell 4.0 International", "CC-BY-NC-4.0"),
+        (
+            "CC BY-NC-SA 4.0 (Namensnennung - Nicht-kommerziell - Weitergabe unter gleichen Bedingungen)",
+            "CC-BY-NC-SA-4.0",
+        ),
+        ("Creative Commons Namensnennung – keine Bearbeitungen 3.0", "CC-BY-ND-3.0"),
+        ("CC BY, keine kommerzielle Nutzung", "CC-BY-NC"),
+        ("Attribution - Pas d’Utilisation Commerciale - Partage dans les Mêmes Conditions 4.0", "CC-BY-NC-SA-4.0"),
+        ("Licence Creative Commons Attribution - Pas de Modification 3.0 France", "CC-BY-ND-3.0"),
+        ("No rights reserved", "CC0-1.0"),
+        ("Creative Commons Zero", "CC0-1.0"),
+        ("Public Domain Mark 1.0", "CC-PDM-1.0"),
+        ("© all rights reserved", "all-rights-reserved"),
+        ("Alle Rechte vorbehalten", "all-rights-reserved"),
+        ("Tous droits re\u0301serve\u0301s", "all-rights-reserved"),
+        ("(c) Ann Sun", "all-rights-reserved"),
+        ("In copyright", "all-rights-reserved"),
+        ("Urheberrechtlich geschützt", "all-rights-reserved"),
+        ("© Ann Sun, some rights reserved", "© Ann Sun, some rights reserved"),
         ("", "unknown"),
         ("  ", "unknown"),
         ("Unknown", "unknown"),
@@ -83,11 +114,36 @@ def test_a_license_says_whether_commercial_use_is_allowed(terms, use):
         "CC BY 4.0, academic use only",
         "CC BY 3.0 or all rights reserved",
         "not for commercial use",
+        "CC-BY-4.0, kommerzielle Nutzung untersagt",
+        "CC BY 4.0, utilisation commerciale interdite",
+        "CC0; nur für nicht kommerzielle Zwecke",
+        "CC0 for the text, all rights reserved for the images",
+        "CC-BY 4.0 (not commercial)",
+        "Attribution-NonCommercial 4.0 International (CC BY)",
     ],
 )
 def test_a_condition_beside_a_free_license_is_kept(written):
     assert commercial_use(written) == "not_allowed"
     assert commercial_use(license_id(written)) == "not_allowed"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "Attribution required",
+        "For educational use; attribution to the museum",
+        "Creative Commons license of the page; attribution",
+        "CC-BY 4.0, see the restrictions of the museum",
+        "CC-BY-SA 4.0 unless noted otherwise",
+        "CC0 (metadata), CC BY 4.0 (images)",
+        "CC0 except for the photographs",
+        "CC BY 4.0 (commercial use allowed)",
+        "no known copyright restrictions",
+        "CC",
+    ],
+)
+def test_a_text_that_is_not_understood_is_never_free(written):
+    assert (license_id(written), commercial_use(written), may_be_shown(written)) == (written, "unknown", False)
 
 
 def test_one_license_that_forbids_commercial_use_decides_for_all():
