@@ -1,13 +1,17 @@
 """Reads a folder with one folder of pictures for each class, named `Common (Scientific)`, or by one of the names.
 
+Folders of iNaturalist 2021, which name the kingdom first, are read as with its JSON files: plants alone.
+
 The class folders may stand in folders for the splits: `train`, `val` (or `valid`, `validation`) and `test`.
 """
 
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -16,6 +20,12 @@ from models.names import split_class_name, without_number
 from models.skipped import NO_PICTURES, has_no_media, is_skipped
 from training.dataset.archive import members, stem
 from training.dataset.sources.record import SPLIT_NAMES, LeftOut, PictureRecord, SourceClass, SourceContents, Split
+
+# Class folders of iNaturalist 2021, the `image_dir_name` of its JSON files.
+_INATURALIST: Final = re.compile(
+    r"(?:\d+_)?(?P<kingdom>Animalia|Chromista|Fungi|Plantae|Protozoa)_[^_]+_[^_]+_(?P<order>[^_]+)_(?P<family>[^_]+)_"
+    r"(?P<genus>[^_]+)_(?P<epithet>.+)"
+)
 
 
 def read_image_folder(name: str, root: Path, default_license: str = "") -> SourceContents:
@@ -46,8 +56,17 @@ def read_image_folder(name: str, root: Path, default_license: str = "") -> Sourc
     plants = _plants(folder.name for _, _, folders in parts for folder in folders)
     for prefix, split, folders in parts:
         for folder in folders:
+            path = f"{prefix}{folder.name}"
+            ranks = _INATURALIST.fullmatch(folder.name)
+            if ranks and ranks["kingdom"] != "Plantae":
+                reason = f"it belongs to kingdom {ranks['kingdom']}; only Plantae is read"
+                count = sum(not _why_no_picture(entry) for _, entry in _below(folder, path))
+                contents.left_out.append(
+                    LeftOut(picture=f"{name}:{path}", code="not_a_plant", reason=reason, num_pictures=count)
+                )
+                continue
             template = PictureRecord(path="", plant=plants[folder.name], split=split, license=default_license)
-            _read_class(name, folder, f"{prefix}{folder.name}", template, contents)
+            _read_class(name, folder, path, template, contents)
     if not contents.records:
         loose = _num_loose(root)
         raise DataError(
@@ -90,7 +109,8 @@ def _parts(
 ) -> Iterator[tuple[str, Split | None, list[os.DirEntry[str]]]]:
     """Yields path prefix, split and class folders: once for each split, or once for all without splits."""
     folders = [entry for entry in _visible(root) if entry.is_dir()]
-    splits = [SPLIT_NAMES.get(folder.name.lower()) for folder in folders]
+    plain = (folder.name.lower().removeprefix("2021_").removesuffix("_mini") for folder in folders)  # iNaturalist 2021
+    splits = [*map(SPLIT_NAMES.get, plain)]
     if not splits or None in splits:
         yield "", None, folders
         return
@@ -110,8 +130,13 @@ def _plants(folders: Iterable[str]) -> dict[str, SourceClass]:
     num_alike = Counter(plain.values())
     plants = {}
     for folder, name in plain.items():
-        scientific, common = split_class_name(name if num_alike[name] == 1 else folder)
-        plants[folder] = SourceClass(class_id=folder, name=scientific, common_name=common)
+        if ranks := _INATURALIST.fullmatch(folder):
+            species = f"{ranks['genus']} {ranks['epithet'].replace('_', ' ')}"
+            above = {rank: ranks[rank] for rank in ("genus", "family", "order")}
+            plants[folder] = SourceClass(class_id=folder, name=species, is_scientific=True, **above)
+        else:
+            scientific, common = split_class_name(name if num_alike[name] == 1 else folder)
+            plants[folder] = SourceClass(class_id=folder, name=scientific, common_name=common)
     return plants
 
 

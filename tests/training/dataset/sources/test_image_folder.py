@@ -104,6 +104,28 @@ def test_an_archive_of_gbif_is_told_from_class_folders(tmp_path):
         read_image_folder("plants", make(tmp_path, "meta.xml", "occurrence.txt", "dataset/1.xml"))
 
 
+SUNFLOWER = "07150_Plantae_Tracheophyta_Magnoliopsida_Asterales_Asteraceae_Helianthus_annuus"
+SPIDER = "00012_Animalia_Arthropoda_Arachnida_Araneae_Agelenidae_Agelenopsis_naevia"
+AGARIC = "05683_Fungi_Basidiomycota_Agaricomycetes_Agaricales_Agaricaceae_Agaricus_campestris"
+
+
+def test_folders_of_inaturalist_2021_are_read_as_with_its_json_files(tmp_path):
+    pictures = [f"2021_train_mini/{SUNFLOWER}/1.jpg", f"2021_valid/{SUNFLOWER}/2.jpg"]
+    make(tmp_path, *pictures, f"2021_train_mini/{SPIDER}/1.jpg", f"2021_train_mini/{SPIDER}/2.jpg")
+    make(tmp_path, f"2021_valid/{AGARIC}/1.jpg", f"2021_valid/{AGARIC}/notes.txt")
+    reading = read_image_folder("inat", tmp_path)
+    assert [(record.path, record.split) for record in reading.records] == [
+        (pictures[0], None),
+        (pictures[1], "validation"),
+    ]
+    ranks = {"genus": "Helianthus", "family": "Asteraceae", "order": "Asterales"}
+    plant = SourceClass(class_id=SUNFLOWER, name="Helianthus annuus", is_scientific=True, **ranks)
+    assert {record.plant for record in reading.records} == {plant}
+    assert [(left.picture, left.code, left.num_pictures) for left in reading.left_out] == [
+        (f"inat:2021_train_mini/{SPIDER}", "not_a_plant", 2), (f"inat:2021_valid/{AGARIC}", "not_a_plant", 1)
+    ]  # fmt: skip
+
+
 def test_a_number_that_alone_tells_two_classes_apart_stays(tmp_path):
     records = read_image_folder("plants", make(tmp_path, "1. Rosa/1.jpg", "2. Rosa/1.jpg", "3. Iris/1.jpg")).records
     assert [record.plant.name for record in records] == ["1. Rosa", "2. Rosa", "Iris"]
