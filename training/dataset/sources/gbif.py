@@ -45,7 +45,7 @@ _REMEDY: Final = "at gbif.org filter by media type: image, and choose the format
 _Folder = Path | zipfile.Path  # on the disk, or in an archive
 _LISTS: Final = (".csv", ".tsv", ".txt")
 _MOST_LISTED: Final = 10
-_MOST_DIGITS: Final = 20
+_MOST_SIGNS: Final = 40  # of an identifier in the name of a file
 _AT_ONCE: Final = 4
 _PAUSE_S: Final = 0.25
 # Values of basisOfRecord, establishmentMeans and degreeOfEstablishment, in lower case (GBIF's vocabularies).
@@ -92,14 +92,14 @@ def _root(download: Path) -> _Folder:
         DataError: The download has another form.
     """
     if download.is_file() and download.suffix.lower() in _LISTS:
-        if (download.parent / "meta.xml").is_file():
-            raise DataError(f"{download} is a part of an unpacked archive", remedy=f"give its folder {download.parent}")
-        raise DataError(f"{download} is a list of GBIF, which has no photographs", remedy=_REMEDY)
-    root: Any = download if download.is_dir() else zipfile.Path(download)
-    for folder in (root, *root.iterdir()):
-        if (folder / "meta.xml").is_file():
-            return cast(_Folder, folder)
-    names = sorted(each.name for each in root.iterdir())
+        folders: list[Any] = [download.parent]  # of an unpacked archive
+        names = [download.name]
+    else:
+        root: Any = download if download.is_dir() else zipfile.Path(download)
+        folders = [root, *root.iterdir()]
+        names = sorted(each.name for each in folders[1:])
+    if found := next((folder for folder in folders if (folder / "meta.xml").is_file()), None):
+        return cast(_Folder, found)
     is_list = len(names) == 1 and names[0].lower().endswith(_LISTS)
     what = "is a list of GBIF, which has no photographs" if is_list else "is no Darwin Core archive: it lacks meta.xml"
     raise DataError(f"{download} {what}", value=some_of(names, _MOST_LISTED), remedy=_REMEDY)
@@ -115,9 +115,9 @@ def _tables(root: _Folder, download: Path) -> tuple[Element, Element]:
     occurrences = next((each for each in meta.iterfind("{*}core") if each.get("rowType") == _OCCURRENCES), None)
     media = next((each for each in meta.iterfind("{*}extension") if each.get("rowType") == _MULTIMEDIA), None)
     if occurrences is None or media is None:
-        missing = " and of ".join(["occurrences"] * (occurrences is None) + ["multimedia"] * (media is None))
         found = ", ".join(each.get("rowType", "").rpartition("/")[2] for each in meta)
-        raise DataError(f"{download} has no table of {missing}", value=found, remedy=_REMEDY)
+        limit = "a core Occurrence and an extension Multimedia"
+        raise DataError(f"{download} lacks a table", value=found, limit=limit, remedy=_REMEDY)
     return occurrences, media
 
 
@@ -171,18 +171,14 @@ def _photographs(
         elif not name:
             left_out["known to no genus"] += len(pictures)
         else:
-            is_number = record["id"].isdecimal() and len(record["id"]) < _MOST_DIGITS
-            stem = record["id"] if is_number else _digest(record["id"])
+            stem = "".join(filter(str.isalnum, record["id"]))[-_MOST_SIGNS:]
             for picture in pictures:
-                path = picture_path(f"{stem}-{_digest(picture['identifier'])}", picture["identifier"])
+                digest = hashlib.sha256(picture["identifier"].encode()).hexdigest()
+                path = picture_path(f"{stem}-{digest[:12]}", picture["identifier"])
                 author = picture["creator"] or picture["rightsHolder"] or record["recordedBy"]
                 cells = {"scientific_name": name, "gbif_id": key, "author": author, "license": picture["license"]}
                 yield Photograph(path or "", picture["identifier"], cells | _facts(record))
     left_out["no record of it"] += sum(map(len, media.values()))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _name_and_key(record: Mapping[str, str]) -> tuple[str, str]:

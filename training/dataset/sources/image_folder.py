@@ -131,9 +131,14 @@ def _plants(folders: Iterable[str]) -> dict[str, SourceClass]:
     plants = {}
     for folder, name in plain.items():
         if ranks := _INATURALIST.fullmatch(folder):
-            species = f"{ranks['genus']} {ranks['epithet'].replace('_', ' ')}"
-            above = {rank: ranks[rank] for rank in ("genus", "family", "order")}
-            plants[folder] = SourceClass(class_id=folder, name=species, is_scientific=True, **above)
+            plants[folder] = SourceClass(
+                class_id=folder,
+                name=f"{ranks['genus']} {ranks['epithet'].replace('_', ' ')}",
+                is_scientific=True,
+                genus=ranks["genus"],
+                family=ranks["family"],
+                order=ranks["order"],
+            )
         else:
             scientific, common = split_class_name(name if num_alike[name] == 1 else folder)
             plants[folder] = SourceClass(class_id=folder, name=scientific, common_name=common)
