@@ -188,15 +188,14 @@ def _name_and_key(record: Mapping[str, str]) -> tuple[str, str]:
     """
     in_full = "" if _ABOVE_SPECIES.search(record["taxonRank"]) else record["scientificName"]
     in_parts = f"{record['genus']} {record['specificEpithet']}" if record["genus"] else ""
-    if _names_species(record["species"]):
-        name, key = record["species"], record["speciesKey"]
-    elif species := next(filter(_names_species, (in_parts, in_full)), ""):
-        name, key = species, ""
-    else:
+    name = next(filter(_names_species, (record["species"], in_parts, in_full)), "")
+    key = record["speciesKey"] if name == record["species"] else ""
+    if not name:
         words = [*record["species"].split()[:1], *record["scientificName"].split()[:1]]
         is_genus = record["taxonRank"].lower() == "genus"
         listed = (word for word in words if is_genus or word in genus_families())
-        name, key = record["genus"] or next(listed, ""), record["genusKey"]
+        name = record["genus"] or next(listed, "")
+        key = record["genusKey"]
     is_col = key and any(is_col_key(record[each]) for each in _KEYS)
     return name, f"COL:{key}" if is_col else key  # a key of digits alone does not tell which list it is of
 

@@ -102,16 +102,9 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
         DataError: A file is missing or damaged, the files contradict each other, or there are no plants.
     """
     train = _Part(_train_file(root))
-    if not train.plants:
-        raise DataError(f"{train.file} holds no plants", limit=f"categories of kingdom {_PLANTS}", remedy=_REMEDY)
-    for number, plant in train.plants.items():
-        if not train.num_pictures[number]:
-            raise DataError(
-                f"{train.file}: category {number} ({plant.name}) has no annotations",
-                limit="one or more annotations of every plant",
-                remedy="download the file again, or delete the category",
-            )
     records = list(train.records("train", default_license))
+    if not records:
+        raise DataError(f"{train.file} holds no plants", limit=f"pictures of kingdom {_PLANTS}", remedy=_REMEDY)
     parts = [train]
     if has_list(root / _TEST_FILE):
         parts.append(_Part(root / _TEST_FILE))
@@ -129,6 +122,7 @@ def read_inaturalist(name: str, root: Path, default_license: str = "") -> Source
         )
         for number, category in others.items()
     ]
+    left_out += _without_pictures(name, train.plants.values(), records)
     return SourceContents(root, records, left_out, archives=_archives(root, records))
 
 
@@ -147,7 +141,7 @@ def read_negatives(name: str, root: Path) -> dict[str, list[Other]]:
         if has_list(file):
             part = _Part(file)
             found[split] = [
-                Other(name, _path_below(file, image), category.name, split, sys.intern(category.kingdom))
+                Other(name, part.path(image), category.name, split, sys.intern(category.kingdom))
                 for image in part.images()
                 if (category := part.categories.get(part.category_of.get(image.id, -1))) and category.kingdom != _PLANTS
             ]
@@ -202,18 +196,22 @@ def read_plantnet(name: str, root: Path, default_license: str = "") -> SourceCon
         records.append(record)
     if not records:
         raise DataError(f"{file} lists no pictures", limit="one entry for each picture", remedy="download it again")
+    left_out = _without_pictures(name, plants.values(), records)
+    return SourceContents(root, records, left_out, archives=_archives(root, records))
+
+
+def _without_pictures(name: str, plants: Iterable[SourceClass], records: Iterable[PictureRecord]) -> list[LeftOut]:
     pictured = {record.plant.class_id for record in records}
-    missing = [
+    return [
         LeftOut(
             picture=f"{name}:{plant.class_id}",
             code="no_pictures",
             reason=f"the data set names {plant.name} but has no picture of it",
             num_pictures=0,
         )
-        for plant in plants.values()
+        for plant in plants
         if plant.class_id not in pictured
     ]
-    return SourceContents(root, records, missing, archives=_archives(root, records))
 
 
 def _plantnet_plants(file: Path) -> dict[str, SourceClass]:
@@ -247,17 +245,20 @@ class _Part:
     def __init__(self, file: Path) -> None:
         self.file = file
         self._document = read_json(file, _Document)
+        # torchvision renames what it unpacks.
+        self._renamed = "2021_valid" if file.name == _TEST_FILE else f"2021_{file.stem}"
+        self._is_renamed = (file.parent / self._renamed).is_dir() and not (file.parent / file.stem).is_dir()
         self.categories = {category.id: category for category in self._document.categories}
-        if _repeated(category.id for category in self._document.categories):
-            raise DataError(f"two categories of {file} have the same id", remedy=_REMEDY)
         annotations = self._document.annotations
         self.category_of = {annotation.image_id: annotation.category_id for annotation in annotations}
-        if twice := _repeated(annotation.image_id for annotation in annotations):
-            raise DataError(f"{file}: image {twice[0]} has two annotations", limit="one for each image", remedy=_REMEDY)
-        if unknown := set(self.category_of.values()) - self.categories.keys():
-            raise DataError(
-                f"{file}: an annotation names category {min(unknown)}, which does not exist", remedy=_REMEDY
-            )
+        unknown = {*self.category_of.values()} - self.categories.keys()
+        faults = [
+            *(f"category {each} is listed twice" for each in _repeated(each.id for each in self._document.categories)),
+            *(f"image {each} has two annotations" for each in _repeated(each.image_id for each in annotations)),
+            *(f"category {each} does not exist" for each in sorted(unknown)),
+        ]
+        if faults:
+            raise self._contradiction(faults[0])
         self.num_pictures = Counter(self.category_of.values())
         self.plants = {
             number: SourceClass(
@@ -275,16 +276,28 @@ class _Part:
 
     def agree_with(self, train: "_Part") -> None:
         """Takes the classes of the training file, with which those of this one must agree."""
-        for number, plant in self.plants.items():
-            known = train.plants.get(number)
-            if known is None or known.name != plant.name:
-                raise DataError(
-                    f"{self.file}: category {number} differs from the training file",
-                    value=plant.name,
-                    limit=known.name if known else "a category of the training file",
-                    remedy="take both files from one release",
-                )
+        known = {(number, plant.name) for number, plant in train.plants.items()}
+        strange = [plant.name for number, plant in self.plants.items() if (number, plant.name) not in known]
+        if strange:
+            remedy = "take both files from one release"
+            raise DataError(f"{self.file} has another category than {train.file}", value=strange[0], remedy=remedy)
         self.plants = train.plants
+
+    def path(self, image: _Image) -> str:
+        """Returns where a picture lies, relative to the folder of the file."""
+        path = image.file_name
+        if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
+            raise DataError(
+                f"{self.file}: the file of image {image.id} is outside of the data set",
+                value=path or "an empty name",
+                limit="a path below the data set's folder",
+                remedy=_REMEDY,
+            )
+        first, _, rest = path.partition("/")
+        return f"{self._renamed}/{rest}" if self._is_renamed and first == self.file.stem else path
+
+    def _contradiction(self, fault: str) -> DataError:
+        return DataError(f"{self.file} contradicts itself", value=fault, remedy=_REMEDY)
 
     def images(self) -> Iterator[_Image]:
         entries = enumerate(self._document.images)
@@ -298,10 +311,10 @@ class _Part:
         for image in self.images():
             category = missing.pop(image.id, None)
             if category is None:
-                raise DataError(f"{self.file}: image {image.id} has no annotation, or is listed twice", remedy=_REMEDY)
+                raise self._contradiction(f"image {image.id} has no annotation, or is listed twice")
             if plant := self.plants.get(category):
                 yield PictureRecord(
-                    path=_path_below(self.file, image),
+                    path=self.path(image),
                     plant=plant,
                     split=split,
                     author=sys.intern(image.rights_holder or ""),  # few authors have many pictures
@@ -310,25 +323,11 @@ class _Part:
                     coordinates=place_of(image.latitude, image.longitude),
                 )
         if missing:
-            raise DataError(
-                f"{self.file}: an annotation names image {min(missing)}, which does not exist", remedy=_REMEDY
-            )
+            raise self._contradiction(f"image {min(missing)} does not exist")
 
 
 def _repeated(values: Iterable[Key]) -> list[Key]:
     return [value for value, number in Counter(values).items() if number > 1]
-
-
-def _path_below(file: Path, image: _Image) -> str:
-    path = image.file_name
-    if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
-        raise DataError(
-            f"{file}: the file of image {image.id} is outside of the data set",
-            value=path or "an empty name",
-            limit="a path below the data set's folder",
-            remedy=_REMEDY,
-        )
-    return path
 
 
 @lru_cache(maxsize=1 << 14)  # the days of 44 years; equal days share one object

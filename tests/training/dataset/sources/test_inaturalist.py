@@ -4,7 +4,7 @@ from datetime import date
 import pytest
 
 from models.errors import DataError
-from training.dataset.sources.json_layouts import read_inaturalist
+from training.dataset.sources.json_layouts import read_inaturalist, read_negatives
 from training.dataset.sources.record import LeftOut, SourceClass
 
 WORM, DAISY, ROSE = 0, 1, 2
@@ -112,6 +112,23 @@ def test_a_day_or_place_that_is_missing_or_impossible_is_unknown(unknown, tmp_pa
     assert (record.taken_on, record.coordinates, record.author) == (None, None, "")
 
 
+def test_a_plant_without_a_picture_is_told(tmp_path):
+    content = document()
+    content["images"] = content["images"][:4]
+    content["annotations"] = [entry for entry in content["annotations"] if entry["category_id"] != ROSE]
+    told = read_inaturalist("inat", write(tmp_path, train=content)).left_out[-1]
+    assert (told.picture, told.code, told.num_pictures) == (f"inat:{ROSE}", "no_pictures", 0)
+
+
+def test_the_folders_of_torchvision_are_found(tmp_path):
+    write(tmp_path, train_mini=document("train_mini"), val=document("val"))
+    for folder in ("2021_train_mini", "2021_valid"):
+        (tmp_path / folder).mkdir()
+    records = read_inaturalist("inat", tmp_path).records
+    assert [record.path for record in records[::4]] == ["2021_train_mini/1/2.jpg", "2021_valid/1/2.jpg"]
+    assert read_negatives("inat", tmp_path)["test"][0].path == "2021_valid/0/0.jpg"
+
+
 def test_the_mini_set_is_read_only_where_the_large_one_is_missing(tmp_path):
     write(tmp_path / "mini", train_mini=document("train_mini"))
     write(tmp_path / "both", train_mini=document("train_mini"), train=document())
@@ -132,11 +149,6 @@ def change(key, at, **values):
     return apply
 
 
-def no_annotations_of_the_rose(content):
-    content["images"] = content["images"][:4]
-    content["annotations"] = [entry for entry in content["annotations"] if entry["category_id"] != ROSE]
-
-
 def no_plants(content):
     for entry in content["categories"]:
         entry["kingdom"] = "Fungi"
@@ -155,17 +167,19 @@ FAULTS = {
     "annotation of an unknown image": (change("annotations", 0, image_id=77), "image 5 has no annotation"),
     "surplus annotation": (
         lambda content: content["annotations"].append({"image_id": 77, "category_id": 1}),
-        "an annotation names image 77, which does not exist",
+        "image 77 does not exist",
     ),
-    "annotation of an unknown category": (change("annotations", 0, category_id=9), "names category 9, which does not"),
-    "category without annotations": (no_annotations_of_the_rose, r"category 2 \(Rosa canina\) has no annotations"),
+    "annotation of an unknown category": (change("annotations", 0, category_id=9), "category 9 does not exist"),
     "two annotations": (
         lambda content: content["annotations"].append({"image_id": 3, "category_id": 1}),
         "image 3 has two annotations",
     ),
     "image without annotation": (lambda content: content["annotations"].pop(0), "image 5 has no annotation"),
     "image twice": (lambda content: content["images"].append(content["images"][4]), "image 4 has no annotation, or"),
-    "category twice": (lambda content: content["categories"].append(content["categories"][1]), "have the same id"),
+    "category twice": (
+        lambda content: content["categories"].append(content["categories"][1]),
+        "category 1 is listed twice",
+    ),
     "file twice": (change("images", 2, file_name="train/1/3.jpg"), r"the same file name \(got train/1/3.jpg"),
     "path upwards": (
         change("images", 2, file_name="train/../../x.jpg"),
@@ -213,8 +227,11 @@ def test_a_folder_without_the_files_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        (change("categories", ROSE, name="Rosa gallica"), r"category 2 .*\(got Rosa gallica; expected Rosa canina"),
-        (change("categories", WORM, kingdom="Plantae"), r"category 0 .*\(got Lumbricus terrestris"),
+        (
+            change("categories", ROSE, name="Rosa gallica"),
+            r"val\.json has another category than .*train\.json \(got Rosa gallica",
+        ),
+        (change("categories", WORM, kingdom="Plantae"), r"\(got Lumbricus terrestris"),
     ],
 )
 def test_files_of_two_releases_are_an_error(damage, expected, tmp_path):
