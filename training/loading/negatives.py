@@ -17,6 +17,7 @@ from models.errors import DataError
 from models.preprocess import PIXEL_LIMITS
 from models.skipped import NO_PICTURES, walk
 from models.text_table import TextTable
+from training.dataset.sources.table import on_disk
 from training.recipe import NegativesRecipe
 
 NOT_A_PLANT: Final = -1
@@ -137,7 +138,7 @@ def _listed(path: Path, splits: tuple[str, ...] | None) -> Iterator[tuple[str, s
     table = TextTable(path, ("path",), {"path": (), "split": (), "scientific_name": ()})
     for _, row in table.rows():
         if row["path"] and (splits is None or "split" not in table.columns or row["split"] in splits):
-            yield row["path"], row["scientific_name"]
+            yield on_disk(path.parent, row["path"]), row["scientific_name"]
 
 
 def _has_header(path: Path) -> bool:

@@ -62,9 +62,9 @@ def test_broken_and_missing_pictures_are_left_out_and_counted(tmp_path):
     assert found.description == "2 pictures without a plant (2 files cannot be read)"
 
 
-def test_a_picture_that_is_listed_twice_counts_once(tmp_path):
+def test_a_picture_that_is_listed_twice_in_any_spelling_counts_once(tmp_path):
     write_things(tmp_path / "cars", 3)
-    write_list(tmp_path / "cars", "path", "001.png", "001.png", "../cars/001.png", "002.png")
+    write_list(tmp_path / "cars", "path", "001.png", "001.png", "../cars/001.png", r"..\cars\001.png", "002.png")
     assert names(tmp_path / "cars", tmp_path / "cars" / "labels.csv") == ["001.png", "002.png"]
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from models.errors import DataError
 from models.text_table import TextTable
+from training.dataset.names import may_be_latin
 from training.dataset.sources.record import (
     COL_KEYS_LEFT_OUT,
     SPLIT_NAMES,
@@ -28,7 +29,7 @@ from training.dataset.sources.record import (
 # Our columns and other spellings of each; case, spaces and signs do not matter.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "path": ("filename", "filepath", "file", "image", "imagepath", "imagename"),
-    "scientific_name": ("species", "latinname"),
+    "scientific_name": ("species", "latinname", "specificepithet"),
     "common_name": ("vernacularname",),
     "class_id": ("speciesid",),
     "genus": (),
@@ -101,10 +102,14 @@ def _rows(table: TextTable) -> Iterator[dict[str, str]]:
     for line, cells in table.rows():
         row = {column: unicodedata.normalize("NFC", _QUOTED.sub("", cell)) for column, cell in cells.items()}
         row["place"] = f"{table.path}, line {line}"
+        name = row["scientific_name"]
+        if row["genus"] and name.islower() and " " not in name and may_be_latin(row["genus"], name):
+            row["scientific_name"] = f"{row['genus']} {name}"  # the cell has the epithet alone
         row["name"] = row["scientific_name"] or row["common_name"]
+        row["gbif_id"] = row["gbif_id"].removesuffix(".0")  # as pandas writes it in a column with empty cells
         row["class_id"] = row["class_id"] or row["name"]
         if row["path"]:
-            path = _on_disk(root, _QUOTED.sub("", cells["path"]))
+            path = on_disk(root, _QUOTED.sub("", cells["path"]))
             if found is None and line <= _MOST_TRIED:
                 found = next(
                     (each for each in _FOLDERS if os.access(root / (each.format(**row) + path), os.F_OK)), None
@@ -113,7 +118,7 @@ def _rows(table: TextTable) -> Iterator[dict[str, str]]:
         yield row
 
 
-def _on_disk(root: Path, path: str) -> str:
+def on_disk(root: Path, path: str) -> str:
     """Returns a path as the disk has it: lists of Windows have backslashes, and those of macOS decompose letters."""
     if path.isascii() and "\\" not in path:
         return path

@@ -159,6 +159,22 @@ def test_a_path_that_is_on_the_disk_stays_and_one_that_is_nowhere_has_slashes(tm
     assert (first.path, second.path) == (r"a\1.jpg", "a/2.jpg")
 
 
+@pytest.mark.parametrize(
+    ("column", "cell", "genus", "name"),
+    [
+        ("species", "robur", "Quercus", "Quercus robur"),
+        ("specificEpithet", "alba-maritima", "Salix", "Salix alba-maritima"),
+        ("species", "Quercus robur", "Quercus", "Quercus robur"),
+        ("species", "red", "Rosa", "red"),
+        ("species", "quercus robur", "Quercus", "quercus robur"),
+        ("species", "robur", "", "robur"),
+    ],
+)
+def test_an_epithet_alone_is_a_species_of_its_genus(column, cell, genus, name, tmp_path):
+    (record,) = read(tmp_path, f"path,{column},genus\na.jpg,{cell},{genus}\n")
+    assert record.plant.name == name
+
+
 def test_names_that_differ_in_how_their_letters_are_composed_are_one(tmp_path):
     text = f"{HEADER},class_id\na.jpg,Isoëtes lacustris,1\nb.jpg,Isoe\u0308tes lacustris,1\n"
     assert [record.plant.name for record in read(tmp_path, text)] == ["Isoëtes lacustris"] * 2
@@ -172,7 +188,7 @@ def test_the_list_of_plantclef_2024_is_read(folder, tmp_path):
         "image_name;organ;species_id;obs_id;license;partner;author;altitude;latitude;longitude;gbif_species_id;species;"
         "genus;family;dataset;publisher;references;url;learn_tag;image_backup_url"
     )
-    row = "flower;1355868;1001;cc-by-sa;;Ada;12.5;48.1;11.5;9206251;Lactuca virosa L.;Lactuca;Asteraceae;;;;;train;"
+    row = "flower;1355868;1001;cc-by-sa;;Ada;12.5;48.1;11.5;9206251.0;Lactuca virosa L.;Lactuca;Asteraceae;;;;;train;"
     text = f"{columns}\n" + "".join(f'"{name}";{row}\n' for name in ("a.jpg", "b.jpg"))
     _, record = read(tmp_path, text)
     assert record.plant == SourceClass(
