@@ -66,6 +66,7 @@ def test_a_picture_that_is_listed_twice_in_any_spelling_counts_once(tmp_path):
     write_things(tmp_path / "cars", 3)
     write_list(tmp_path / "cars", "path", "001.png", "001.png", "../cars/001.png", r"..\cars\001.png", "002.png")
     assert names(tmp_path / "cars", tmp_path / "cars" / "labels.csv") == ["001.png", "002.png"]
+    assert list_negatives((tmp_path / "cars",)).num_broken == 0
 
 
 def test_the_hash_is_that_of_the_list_wherever_the_folder_is(things, tmp_path):
