@@ -15,7 +15,7 @@ import msgspec
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header  # type: ignore[import-untyped]
 
 from models.errors import UnsupportedFormat, some_of
-from models.preprocess import SUPPORTED_FORMATS
+from models.file_structure import SUPPORTED_FORMATS
 from serving.errors import (
     BadParameter,
     BadPicture,

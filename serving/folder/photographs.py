@@ -16,7 +16,7 @@ import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
 from models.errors import DataError, UnsupportedFormat
-from models.preprocess import sniff_format
+from models.file_structure import sniff_format
 from models.skipped import not_skipped, walk
 
 # A file with such a name gets a row without a look: if its bytes are no photograph's, the row says so.

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from models.bundle_record import CommercialUse
-from models.taxonomy import fold
+from models.names import fold
 from training.dataset.sources.record import LabeledPicture
 
 UNKNOWN: Final = "unknown"

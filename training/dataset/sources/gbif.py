@@ -20,8 +20,8 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from models.errors import DataError, some_of
+from models.names import genus_families, parse_name
 from training.dataset.audit.licenses import license_id
-from training.dataset.names import genus_families, parse_name
 from training.dataset.sources.photographs import Imported, Photograph, import_photographs, picture_path
 from training.dataset.sources.record import is_col_key, place_of
 

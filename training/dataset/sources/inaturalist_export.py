@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from models.errors import DataError, some_of
+from models.names import genus_families
 from models.text_table import TextTable
-from training.dataset.names import genus_families
 from training.dataset.sources.photographs import SUFFIXES, Imported, Photograph, import_photographs, picture_path
 
 TABLE_FILE: Final = "observations.csv"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from models.errors import DataError
+from models.names import may_be_latin
 from models.text_table import TextTable
-from training.dataset.names import may_be_latin
 from training.dataset.sources.record import (
     COL_KEYS_LEFT_OUT,
     SPLIT_NAMES,
