@@ -34,10 +34,9 @@ from msgspec.structs import replace
 
 from models.bundle import BUNDLE_FILE
 from models.errors import DataError, RecipeError
-from training import forecast
 from training.dataset.collection import CutShare
 from training.dataset.download import Download, download
-from training.dataset.manifest import MANIFEST_FILE, Manifest
+from training.dataset.manifest import MANIFEST_FILE
 from training.dataset.others import NEGATIVES_LIST, UNKNOWN_LISTS
 from training.dataset.report.page import HTML_FILE
 from training.engine.stop_signal import EXIT_REQUEUE
@@ -88,8 +87,8 @@ class Command(Section, frozen=True, kw_only=True):
     yes: bool = False
     """Agree to the download and its licenses, without being asked."""
     dry_run: bool = False
-    """Print the commands, which steps are done, the sizes of the downloads, and forecasts of the training. Of the
-    downloads, only lists of files are fetched."""
+    """Print the commands, which steps are done, and the sizes of the downloads, of which only lists of files are
+    fetched."""
 
 
 class Step(NamedTuple):
@@ -172,8 +171,7 @@ def steps(command: Command) -> Iterator[Step]:
     run_folder = command.out / "run"
     bundle = command.out / "bundle"
     flags: list[object] = ["--data", packed, "--run", run_folder, "--auto-resume", *_others(data, _TRAIN)]
-    needs = partial(_training_needs, recipe, packed, flora.num_pictures)
-    yield Step("train", _program(*train, *flags), bundle / BUNDLE_FILE, needs)
+    yield Step("train", _program(*train, *flags), bundle / BUNDLE_FILE)
     best = run_folder / "best.pt"
     about = command.description or flora.description
     description = ["--description", about] if about else []
@@ -219,12 +217,6 @@ def _sizes(wanted: Download) -> list[str]:
     except DataError as error:
         told.append(str(error))
     return told
-
-
-def _training_needs(recipe: str, data: Path, num_pictures: int) -> list[str]:
-    if (data / MANIFEST_FILE).exists():
-        num_pictures = len(Manifest(data).rows_of("train"))
-    return list(forecast.sentences(read_recipe(Path(recipe)), num_pictures)) if num_pictures else []
 
 
 def read_flora(path: Path) -> Flora:

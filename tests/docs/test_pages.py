@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +10,6 @@ from serving.problems import codes_by_status
 from serving.settings import ENVIRONMENT_PREFIX, Settings
 from tests.docs.pages import DOCS, GENERATED_PAGES, PAGES, ROOT, text_of
 from tests.make import ran
-from training.flora import read_flora
-from training.forecast import forecasts
-from training.recipe import read_recipe
 
 CHANGES = text_of(ROOT / "CONTRIBUTING.md").partition("## Typical changes")[2].partition("\n## ")[0]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -32,18 +28,6 @@ def test_links_lead_to_files_and_headings_that_exist(page):
         if target not in GENERATED_PAGES:
             assert target.exists(), target
             assert not anchor or anchor in anchors(target), f"{name}#{anchor}"
-
-
-@pytest.mark.parametrize("recipe", ["mini_8gb", "mini_24gb", "mini_h100"])
-def test_the_page_of_floras_has_the_forecasts_of_their_recipes(recipe):
-    row = next(line for line in text_of(DOCS / "flora.md").splitlines() if line.startswith(f"| `{recipe}`"))
-    pictures = read_flora(Path("mini")).num_pictures
-    shown = {
-        f"{each.card} | {each.hours[0]:.1f} to {each.hours[1]:.1f} | {each.memory / 1e9:.0f} GB |"
-        for each in forecasts(read_recipe(Path(recipe)), pictures)
-        if each.hours
-    }
-    assert row.split(" | ", 1)[1] in shown
 
 
 def test_every_page_is_in_the_table_of_contents():
