@@ -37,9 +37,8 @@ class SourceEntry(Section, frozen=True, kw_only=True):
     license: str = ""
     """License of the pictures for which the data set gives none."""
     files: tuple[str, ...] = ()
-    """What `prepare.py download` fetches into its folder: names of parts of iNaturalist (2021_train_mini, 2021_valid),
-    addresses (https://HOST/FILE.zip#md5=SUM), a record of Zenodo (https://zenodo.org/api/records/5645731) or a data set
-    of Kaggle (kaggle:OWNER/NAME)."""
+    """What `prepare.py download` fetches into its folder: addresses (https://HOST/FILE.zip#md5=SUM, or #sha256=SUM), or
+    a record of Zenodo (https://zenodo.org/api/records/5645731)."""
     note: str = ""
     """What a user of the weights must know about it; copied into the bundle."""
     names: dict[str, str] = field(default_factory=dict)

@@ -1,6 +1,5 @@
 """Downloads what a collection lists. Archives stay as they are: `prepare.py sources` reads them where they lie."""
 
-import importlib.util
 import shutil
 import sys
 from collections import Counter
@@ -22,20 +21,11 @@ from training.dataset.collection import SourceEntry, read_collection
 from training.dataset.transfer import Fetcher, RemoteFile
 from training.toml_file import Section
 
-# From the README of github.com/visipedia/inat_comp, folder 2021, section Data; torchvision has those of the pictures.
-_MD5_OF_LISTS: Final = {
-    "2021_train": "38a7bb733f7a09214d44293460ec0021",
-    "2021_train_mini": "395a35be3651d86dc3b0d365b8ea5f92",
-    "2021_valid": "4d761e0f6a86cc63e8f7afc91f6a8f0b",
-}
 _AT_ONCE: Final = 3
 _ATTEMPTS_TO_TELL: Final = 2  # nobody waits for minutes to hear sizes
-_KAGGLE: Final = "kaggle:"
 _RECORD: Final = "/api/records/"
 _RECORD_FILE: Final = "record.json"
-_FORMS: Final = (
-    f"{', '.join(_MD5_OF_LISTS)}, https://HOST/FILE#md5=SUM, https://zenodo.org/api/records/N or kaggle:OWNER/NAME"
-)
+_FORMS: Final = "https://HOST/FILE#md5=SUM or https://zenodo.org/api/records/N"
 
 
 class Download(Section, frozen=True, kw_only=True):
@@ -64,8 +54,8 @@ class Plan(msgspec.Struct):
     files: list[RemoteFile] = []
     terms: list[str] = []
     """A sentence on the license of each source."""
-    kaggle: list[tuple[str, Path]] = []
-    """Data sets that are not there yet: name at Kaggle, folder."""
+    by_hand: list[str] = []
+    """What is neither listed nor there: source and folder."""
 
 
 class _RecordFile(msgspec.Struct, frozen=True):
@@ -92,7 +82,7 @@ def download(command: Download, *, tell: Callable[[str], None] = print) -> None:
         plan = Plan()
         for name, entry in collection.sources.items():
             _add(plan, name, entry, command, fetcher)
-        if not plan.files and not plan.kaggle:
+        if not plan.files and not plan.by_hand:
             raise DataError("the collection lists no files", value=command.collection, remedy="set `files` of a source")
         _require_own_places(plan)
         missing = _tell_sizes(plan, command.root, tell)
@@ -100,8 +90,6 @@ def download(command: Download, *, tell: Callable[[str], None] = print) -> None:
             return
         _agree(plan, missing, command)
         _fetch_all(plan.files, fetcher, tell)
-        for handle, folder in plan.kaggle:
-            _from_kaggle(handle, folder)
     without = f" --without {' '.join(command.without)}" if command.without else ""
     tell("Complete")
     collection_and_root = f"{command.collection} --root {command.root}{without}"
@@ -112,18 +100,17 @@ def _add(plan: Plan, name: str, entry: SourceEntry, command: Download, fetcher: 
     root = command.root / entry.root
     folder = root.parent if entry.layout == "table" or stem(root) else root
     plan.terms.append(f"{name}: {entry.note or entry.license or 'its license is not known'}")
+    if not entry.files and not root.exists():
+        plan.by_hand.append(f"{name}: {root}")
     for text in entry.files:
-        if not text.startswith(_KAGGLE):
-            plan.files += [_sized(file, fetcher) for file in _files(text, folder, command, fetcher)]
-        elif not (folder.is_dir() and any(folder.iterdir())):
-            plan.kaggle.append((text.removeprefix(_KAGGLE), folder))
+        plan.files += [_sized(file, fetcher) for file in _files(text, folder, command, fetcher)]
 
 
 def _require_own_places(plan: Plan) -> None:
     """Refuses two downloads to one place, of which the second would be taken for the first."""
-    places = Counter([file.path for file in plan.files] + [folder for _, folder in plan.kaggle])
-    ((place, number),) = places.most_common(1)
-    if number > 1:
+    for place, number in Counter(file.path for file in plan.files).most_common(1):
+        if number == 1:
+            break
         problem = "files of the collection would be written over each other"
         remedy = "name the file once, or give the sources roots in folders of their own"
         raise DataError(problem, value=f"{number} for {place}", limit="one", remedy=remedy)
@@ -131,7 +118,6 @@ def _require_own_places(plan: Plan) -> None:
 
 def _files(text: str, folder: Path, command: Download, fetcher: Fetcher) -> Iterator[RemoteFile]:
     """Yields the files that an entry of `files` stands for, as the mirror has them if there is one."""
-    from torchvision.datasets.inaturalist import DATASET_MD5, DATASET_URLS
 
     def file(url: str, md5: str = "", num_bytes: int | None = None, name: str = "") -> RemoteFile:
         name = name or PurePosixPath(urlsplit(url).path).name
@@ -142,11 +128,7 @@ def _files(text: str, folder: Path, command: Download, fetcher: Fetcher) -> Iter
             url = f"{command.mirror.rstrip('/')}/{path.relative_to(command.root).as_posix()}"
         return RemoteFile(url, path, md5, num_bytes)
 
-    if text in _MD5_OF_LISTS:
-        url = DATASET_URLS[text]
-        yield file(url, DATASET_MD5[text])
-        yield file(url.replace(".tar.gz", ".json.tar.gz"), _MD5_OF_LISTS[text])
-    elif _RECORD in text:
+    if _RECORD in text:
         record = file(text, name=_RECORD_FILE)
         if not record.path.exists():  # a record with other files has another number
             fetcher.fetch(record)
@@ -179,8 +161,6 @@ def _tell_sizes(plan: Plan, root: Path, tell: Callable[[str], None]) -> int:
             missing += max(0, (file.num_bytes or 0) - (part.stat().st_size if part.exists() else 0))
         checked = "" if file.md5 else ", no published checksum: unchecked"
         tell(without_password(f"{file.url}: {'there already' if there else size}{checked}"))
-    for handle, _ in plan.kaggle:
-        tell(f"{handle} of Kaggle: of unknown size, no published checksum: unchecked")
     free = shutil.disk_usage(root).free
     tell(f"To download: {missing / 1e9:.2f} GB. Free in {root.resolve()}: {free / 1e9:.2f} GB.")
     for sentence in plan.terms:
@@ -194,13 +174,9 @@ def _agree(plan: Plan, missing: int, command: Download) -> None:
     Raises:
         DataError: The disk is too small, a package is missing, or the answer is not yes.
     """
-    for handle, folder in plan.kaggle:
-        if command.mirror or importlib.util.find_spec("kagglehub") is None:
-            raise DataError(
-                f"{handle} comes from Kaggle alone, through its package kagglehub",
-                remedy=f"install the extra kaggle, or unpack https://www.kaggle.com/datasets/{handle} into {folder} by "
-                "hand, or pass --without",
-            )
+    if plan.by_hand:
+        remedy = "unpack the data set there by hand, or pass --without"
+        raise DataError("the collection lists no files for a source", value="; ".join(plan.by_hand), remedy=remedy)
     free = shutil.disk_usage(command.root).free
     if missing and missing + command.keep_free_gb * 1e9 > free:  # else some of it may be packed already
         raise DataError(
@@ -209,7 +185,7 @@ def _agree(plan: Plan, missing: int, command: Download) -> None:
             limit=f"{missing / 1e9:.2f} GB for the download and {command.keep_free_gb:.0f} GB to pack the pictures",
             remedy="give another --root, or leave out sources with --without",
         )
-    if command.yes or (all(file.path.exists() for file in plan.files) and not plan.kaggle):
+    if command.yes or all(file.path.exists() for file in plan.files):
         return
     asked = sys.stdin.isatty()
     if not asked or input("Download under these terms? [y/N] ").strip().lower() not in {"y", "yes"}:
@@ -265,18 +241,3 @@ def _complete(file: RemoteFile, fetcher: Fetcher, progress: Progress, tell: Call
             return f"{file.path}: there already, {done}"
     fetcher.fetch(file, watch=watch)
     return f"{file.path}: {file.path.stat().st_size / 1e9:.2f} GB, {done}"
-
-
-def _from_kaggle(handle: str, folder: Path) -> None:
-    import kagglehub
-
-    part = folder.with_name(f"{folder.name}.part")
-    try:
-        kagglehub.dataset_download(handle, output_dir=str(part), force_download=True)
-    except Exception as error:  # its own, or of requests
-        raise DataError(
-            f"{handle} cannot be downloaded from Kaggle",
-            value=error,
-            remedy=f"unpack https://www.kaggle.com/datasets/{handle} into {folder} by hand, or pass --without",
-        ) from error
-    part.replace(folder)

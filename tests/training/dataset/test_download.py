@@ -6,7 +6,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from torchvision.datasets import inaturalist
 
 from models.errors import DataError, RecipeError
 from tests.training.dataset.file_server import FileServer
@@ -23,25 +22,27 @@ def md5(content):
 
 
 @pytest.fixture
-def published(tmp_path, monkeypatch):
+def published(tmp_path):
     """A collection with a source of each kind, its server, and the folder for its data sets."""
     server = FileServer(CONTENT | OTHER)
     with server.running() as url:
-        for part, name in (("2021_train_mini", "train_mini"), ("2021_valid", "val")):
-            monkeypatch.setitem(inaturalist.DATASET_URLS, part, f"{url}/inat/{name}.tar.gz")
-            monkeypatch.setitem(inaturalist.DATASET_MD5, part, md5(CONTENT[f"/inat/{name}.tar.gz"]))
-            monkeypatch.setitem(module._MD5_OF_LISTS, part, md5(CONTENT[f"/inat/{name}.json.tar.gz"]))
         archive = {"key": "plantnet_300K.zip", "size": 1998, "checksum": f"md5:{md5(OTHER['/zip'])}"}
         record = {"id": 7, "files": [archive | {"links": {"self": f"{url}/zip"}}]}
         server.files["/api/records/7"] = json.dumps(record).encode()
         text = 'name = "published"\n'
-        for name, layout, file, note in (
-            ("inat", "inaturalist", '2021_train_mini", "2021_valid', "non-commercial"),
-            ("plantnet", "plantnet", f"{url}/api/records/7", "by image"),
-            ("lists", "table", f"{url}/list.txt", ""),
+        for name, layout, files, note in (
+            (
+                "inat",
+                "inaturalist",
+                [f"{url}{path}#md5={md5(content)}" for path, content in CONTENT.items()],
+                "for all",
+            ),
+            ("plantnet", "plantnet", [f"{url}/api/records/7"], "by image"),
+            ("lists", "table", [f"{url}/list.txt"], ""),
         ):
             root = "lists/labels.csv" if layout == "table" else f"raw/{name}"
-            text += f'[sources.{name}]\nlayout = "{layout}"\nroot = "{root}"\nfiles = ["{file}"]\nnote = "{note}"\n'
+            text += f'[sources.{name}]\nlayout = "{layout}"\nroot = "{root}"\nnote = "{note}"\n'
+            text += f"files = {json.dumps(files)}\n"
         (tmp_path / "own.toml").write_text(text)
         yield SimpleNamespace(server=server, url=url, toml=tmp_path / "own.toml", root=tmp_path / "data")
 
@@ -69,7 +70,7 @@ def test_everything_is_downloaded_once_and_checked_again(published, capsys):
     assert (published.root / "lists" / "list.txt").read_bytes() == OTHER["/list.txt"]
     first_done = told.index("GB, checked")
     for words in (
-        "inat: non-commercial",
+        "inat: for all",
         "lists: its license is not known",
         "Free in",
         "list.txt: 0.00 GB, no published",
@@ -123,7 +124,7 @@ def test_nothing_is_downloaded_without_a_yes(published, monkeypatch, terminal, a
 
 def test_a_dry_run_tells_sizes_and_terms_and_fetches_no_archive(published):
     told = run(published, dry_run=True, yes=False)
-    assert "inat: non-commercial" in told
+    assert "inat: for all" in told
     assert "To download: 0.00 GB. Free in" in told
     assert not contents(published.root)
 
@@ -146,35 +147,28 @@ def test_a_small_disk_is_said_before_the_first_byte(published, monkeypatch):
     run(published, keep_free_gb=3.0)  # nothing is missing, and some of it may be packed already
 
 
-def test_a_data_set_of_kaggle_comes_through_its_package_or_by_hand(published, monkeypatch):
-    text = published.toml.read_text().replace(f"{published.url}/api/records/7", "kaggle:ann/house-plants")
-    published.toml.write_text(text.replace('layout = "plantnet"', 'layout = "image_folder"'))
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(DataError, match=r"kaggle\.com/datasets/ann/house-plants into .*raw/plantnet by hand"):
+def test_a_data_set_that_nobody_lists_is_unpacked_by_hand(published):
+    house = '[sources.house]\nlayout = "image_folder"\nroot = "house"\n'
+    published.toml.write_text(published.toml.read_text() + house)
+    with pytest.raises(
+        DataError, match=r"no files for a source \(got house: .*data/house\): unpack the data set there"
+    ):
         run(published)
-
-    def dataset_download(handle, output_dir, force_download):
-        (published.root / "raw" / "plantnet.part" / handle).mkdir(parents=True)
-
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: True)
-    monkeypatch.setitem(sys.modules, "kagglehub", SimpleNamespace(dataset_download=dataset_download))
-    run(published)
-    assert (published.root / "raw/plantnet/ann/house-plants").is_dir()
-    assert "Kaggle" not in run(published)
+    assert not contents(published.root)
+    (published.root / "house").mkdir()
+    assert "Complete" in run(published)
 
 
-@pytest.mark.parametrize("files", ["2021_tarin", "ftp://host/a.zip", "https://host/", "https://host/.."])
+@pytest.mark.parametrize("files", ["2021_train", "ftp://host/a.zip", "https://host/", "https://host/.."])
 def test_an_entry_that_names_no_file_is_one_error(published, files):
-    published.toml.write_text(published.toml.read_text().replace("2021_valid", files))
-    with pytest.raises(DataError, match=r"cannot be used \(got .*2021_train_mini"):
+    published.toml.write_text(published.toml.read_text().replace(f"{published.url}/list.txt", files))
+    with pytest.raises(DataError, match=r"cannot be used \(got .*https://HOST/FILE"):
         run(published)
 
 
-@pytest.mark.parametrize("other", ["{url}/mirror/list.txt", "kaggle:ann/plants"])
-def test_two_entries_with_one_place_are_refused_before_the_first_byte(published, other):
-    other = other.format(url=published.url)
-    first = "kaggle:ben/plants" if other.startswith("kaggle") else f"{published.url}/list.txt"
-    text = published.toml.read_text().replace(f'"{published.url}/list.txt"', f'"{first}", "{other}"')
+def test_two_entries_with_one_place_are_refused_before_the_first_byte(published):
+    first = f'"{published.url}/list.txt"'
+    text = published.toml.read_text().replace(first, f'{first}, "{published.url}/mirror/list.txt"')
     published.server.files["/mirror/list.txt"] = b"c"
     published.toml.write_text(text)
     with pytest.raises(DataError, match=r"written over each other \(got 2 for .*/data/lists.*name the file once"):
