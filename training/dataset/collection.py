@@ -1,5 +1,6 @@
 """A collection: the data sets of a training set and its rules, read from `training/recipes/data_*.toml`."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -22,9 +23,18 @@ READERS: Final[dict[str, Callable[..., SourceContents]]] = {
 """`layout` in a collection -> reader of a source's name, root, license where it gives none, and columns of a table."""
 
 
+_CHECKSUM: Final = re.compile(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}")
 MergeRule = Literal["within_sources", "across_sources"]
 CutShare = Annotated[float, Meta(ge=0.0, lt=1.0)]
 NearCopyBits = Annotated[int, Meta(ge=0, le=8)]
+
+
+def checked_checksum(text: str) -> str:
+    """Returns a checksum in lower case, as KIND:DIGITS; nothing for nothing, and a ValueError for another form."""
+    text = text.lower()
+    if text and not _CHECKSUM.fullmatch(text):
+        raise ValueError(f"{text!r} is no checksum: md5 has 32 hexadecimal digits, sha256 64")
+    return text
 
 
 class SourceEntry(Section, frozen=True, kw_only=True):
@@ -47,6 +57,8 @@ class SourceEntry(Section, frozen=True, kw_only=True):
     """For layout "table": our column -> the column of the list that stands for it, as in `{group = "plant_number"}`."""
 
     def __post_init__(self) -> None:
+        for file in self.files:
+            checked_checksum(file.partition("#")[2].replace("=", ":", 1))
         if self.layout not in READERS:
             raise ValueError(f"unknown layout {self.layout!r}: expected {', '.join(READERS)}")
         if self.columns and self.layout != "table":
@@ -98,8 +110,10 @@ class Collection(Section, frozen=True, kw_only=True):
         if not self.sources:
             raise ValueError("a collection needs at least one source")
         for name in self.sources:
-            if not name or ":" in name or not name.isprintable():
-                raise ValueError(f"the source {name!r} needs a printable name without a colon")
+            if not name or name[0] in "-." or not {":", "/"}.isdisjoint(name) or not name.isprintable():
+                raise ValueError(
+                    f"the source {name!r} needs a printable name without colon or slash, dash or dot first"
+                )
 
 
 def collection_files() -> list[Path]:

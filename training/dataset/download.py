@@ -1,5 +1,7 @@
 """Downloads what a collection lists. Archives stay as they are: `prepare.py sources` reads them where they lie."""
 
+import os
+import re
 import shutil
 import sys
 from collections import Counter
@@ -17,14 +19,17 @@ from models.atomic_file import locked
 from models.errors import DataError, without_password
 from models.program import tell_next
 from training.dataset.archive import stem
-from training.dataset.collection import SourceEntry, read_collection
+from training.dataset.collection import SourceEntry, checked_checksum, read_collection
 from training.dataset.transfer import Fetcher, RemoteFile
 from training.toml_file import Section
 
 _AT_ONCE: Final = 3
+_ATTEMPTS: Final = 10
 _ATTEMPTS_TO_TELL: Final = 2  # nobody waits for minutes to hear sizes
+_MOST_BYTES_OF_RECORD: Final = 100e6
 _RECORD: Final = "/api/records/"
 _RECORD_FILE: Final = "record.json"
+_NAME: Final = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,199}")  # not hidden, as .lock is
 _FORMS: Final = "https://HOST/FILE#md5=SUM or https://zenodo.org/api/records/N"
 
 
@@ -77,8 +82,9 @@ def download(command: Download, *, tell: Callable[[str], None] = print) -> None:
         RecipeError: The collection cannot be used.
     """
     collection = read_collection(command.collection, command.without)
-    fetcher = Fetcher(tell=tell, attempts=_ATTEMPTS_TO_TELL) if command.dry_run else Fetcher(tell=tell)
     with locked(command.root, "another process downloads into this folder", remedy="wait for it"):
+        attempts = _ATTEMPTS_TO_TELL if command.dry_run else _ATTEMPTS
+        fetcher = Fetcher(tell=tell, attempts=attempts, max_bytes=_MOST_BYTES_OF_RECORD)
         plan = Plan()
         for name, entry in collection.sources.items():
             _add(plan, name, entry, command, fetcher)
@@ -89,7 +95,8 @@ def download(command: Download, *, tell: Callable[[str], None] = print) -> None:
         if command.dry_run:
             return
         _agree(plan, missing, command)
-        _fetch_all(plan.files, fetcher, tell)
+        free = shutil.disk_usage(command.root).free - command.keep_free_gb * 1e9
+        _fetch_all(plan.files, Fetcher(tell=tell, max_bytes=free), tell)
     without = f" --without {' '.join(command.without)}" if command.without else ""
     tell("Complete")
     collection_and_root = f"{command.collection} --root {command.root}{without}"
@@ -99,11 +106,20 @@ def download(command: Download, *, tell: Callable[[str], None] = print) -> None:
 def _add(plan: Plan, name: str, entry: SourceEntry, command: Download, fetcher: Fetcher) -> None:
     root = command.root / entry.root
     folder = root.parent if entry.layout == "table" or stem(root) else root
+    inside = Path(os.path.relpath(folder, command.root))
+    if entry.files and ".." in inside.parts:
+        remedy = "give it a root below --root, or another --root"
+        raise DataError(
+            f"the files of {name} would be written elsewhere",
+            value=folder,
+            limit=f"a folder below {command.root}",
+            remedy=remedy,
+        )
     plan.terms.append(f"{name}: {entry.note or entry.license or 'its license is not known'}")
     if not entry.files and not root.exists():
         plan.by_hand.append(f"{name}: {root}")
     for text in entry.files:
-        plan.files += [_sized(file, fetcher) for file in _files(text, folder, command, fetcher)]
+        plan.files += [_sized(file, fetcher) for file in _files(text, inside, command, fetcher)]
 
 
 def _require_own_places(plan: Plan) -> None:
@@ -116,17 +132,23 @@ def _require_own_places(plan: Plan) -> None:
         raise DataError(problem, value=f"{number} for {place}", limit="one", remedy=remedy)
 
 
-def _files(text: str, folder: Path, command: Download, fetcher: Fetcher) -> Iterator[RemoteFile]:
+def _files(text: str, inside: Path, command: Download, fetcher: Fetcher) -> Iterator[RemoteFile]:
     """Yields the files that an entry of `files` stands for, as the mirror has them if there is one."""
 
-    def file(url: str, md5: str = "", num_bytes: int | None = None, name: str = "") -> RemoteFile:
-        name = name or PurePosixPath(urlsplit(url).path).name
-        if name in {"", ".", ".."} or "/" in name or urlsplit(url).scheme not in {"http", "https"}:
-            raise DataError("`files` of a source cannot be used", value=text, limit=_FORMS, remedy="correct it")
-        path = folder / name
+    def file(url: str, checksum: str = "", num_bytes: int | None = None, name: str = "") -> RemoteFile:
+        try:
+            name = name or PurePosixPath(urlsplit(url).path).name
+            if not (_NAME.fullmatch(name) and urlsplit(url).scheme in {"http", "https"}):
+                raise ValueError("no file of the web")
+            checksum = checked_checksum(checksum)
+        except ValueError as error:
+            limit = f"{_FORMS} ({error})"
+            raise DataError(
+                "`files` of a source cannot be used", value=text, limit=limit, remedy="correct it"
+            ) from error
         if command.mirror:
-            url = f"{command.mirror.rstrip('/')}/{path.relative_to(command.root).as_posix()}"
-        return RemoteFile(url, path, md5, num_bytes)
+            url = f"{command.mirror.rstrip('/')}/{(inside / name).as_posix()}"
+        return RemoteFile(url, command.root / inside / name, checksum, num_bytes)
 
     if _RECORD in text:
         record = file(text, name=_RECORD_FILE)
@@ -137,15 +159,14 @@ def _files(text: str, folder: Path, command: Download, fetcher: Fetcher) -> Iter
         except ValueError as error:
             raise DataError(f"{record.path} lists no files", value=error, remedy="remove it, and try again") from error
         for each in listed:
-            kind, _, checksum = each.checksum.partition(":")
-            yield file(each.links.get("self", ""), checksum if kind == "md5" else "", each.size, each.key)
+            yield file(each.links.get("self", ""), each.checksum, each.size, each.key)
     else:
-        url, _, checksum = text.partition("#md5=")
-        yield file(url, checksum)
+        url, _, checksum = text.partition("#")
+        yield file(url, checksum.replace("=", ":", 1))
 
 
 def _sized(file: RemoteFile, fetcher: Fetcher) -> RemoteFile:
-    if file.num_bytes is None and not (file.md5 and file.path.exists()):
+    if file.num_bytes is None and not (file.checksum and file.path.exists()):
         return msgspec.structs.replace(file, num_bytes=fetcher.num_bytes(file.url))
     return file
 
@@ -159,8 +180,8 @@ def _tell_sizes(plan: Plan, root: Path, tell: Callable[[str], None]) -> int:
         if not there:
             part = file.path.with_name(f"{file.path.name}.part")
             missing += max(0, (file.num_bytes or 0) - (part.stat().st_size if part.exists() else 0))
-        checked = "" if file.md5 else ", no published checksum: unchecked"
-        tell(without_password(f"{file.url}: {'there already' if there else size}{checked}"))
+        checked = "" if file.checksum else ", no published checksum: unchecked"
+        tell(without_password(f"{file.url} to {file.path}: {'there already' if there else size}{checked}"))
     free = shutil.disk_usage(root).free
     tell(f"To download: {missing / 1e9:.2f} GB. Free in {root.resolve()}: {free / 1e9:.2f} GB.")
     for sentence in plan.terms:
@@ -230,7 +251,7 @@ def _complete(file: RemoteFile, fetcher: Fetcher, progress: Progress, tell: Call
         else:  # a start there is no speed
             progress.reset(task, completed=position)
 
-    done = "checked" if file.md5 else "unchecked"
+    done = "checked" if file.checksum else "unchecked"
     if file.path.exists():
         try:
             fetcher.require_content(file.path, file, watch)

@@ -1,13 +1,18 @@
 """Fetches files from other people's servers: politely, and in a way that a cut, a kill or a power failure cannot spoil.
 
-Until it is complete a file is called NAME.part. Another attempt continues there if the server has the same version.
+Until it is complete a file is called NAME.part. Another attempt continues there if the server has the same version,
+another run if a checksum is known. Complete means the length that was announced, or a checksum, or a picture that
+decodes.
 """
 
 import hashlib
+import math
 import os
 import random
+import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
 from threading import Event, Lock
 from time import monotonic
@@ -16,16 +21,20 @@ from typing import Final, TypeVar
 import httpx
 import msgspec
 
-from models.atomic_file import sync, write_bytes
-from models.errors import DataError, without_password
+from models.atomic_file import sync
+from models.errors import DataError, PictureError, without_password
+from models.preprocess import read_picture, sniff_format
 from models.retry_after import retry_after_s
 
 _AGENT: Final = "botanify (fetches training data)"
-_TIMEOUT_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 60.0
 _LONGEST_RETRY_AFTER_S: Final = 600.0
-_SYNC_BYTES: Final = 1 << 24
 _READ_BYTES: Final = 1 << 20
+_SNIFFED_BYTES: Final = 256  # as many as `sniff_format` looks at
+_SPEED_S: Final = 30.0
+_LEAST_BYTES: Final = 60_000  # in so many seconds: a modem of 1998 is three times as fast
+_TIMEOUT: Final = httpx.Timeout(_SPEED_S, connect=10.0)
+_MOST_REDIRECTS: Final = 20
 _TRY_LATER: Final = frozenset({408, 425, 429})  # and all from 500; other statuses stay what they are
 
 Watcher = Callable[[int, int], None]
@@ -38,14 +47,19 @@ class RemoteFile(msgspec.Struct, frozen=True):
 
     url: str
     path: Path
-    md5: str = ""
-    """The published checksum; empty if there is none."""
+    checksum: str = ""
+    """The published one, "md5:" or "sha256:" and its hexadecimal digits; empty if there is none."""
     num_bytes: int | None = None
-    """The length that the server tells."""
+    """The length that was announced."""
+    is_picture: bool = False
+    """Whether only a picture in an accepted format is taken."""
 
 
 class NoAnswer(DataError):
     """A server gave no answer, or only such as may be another one later."""
+
+    wait_s = 0.0
+    """How long the server asks to wait, seconds."""
 
 
 class _TryAgainError(Exception):
@@ -59,24 +73,39 @@ class _TryAgainError(Exception):
 class Fetcher:
     """Asks servers. Threads may share it: a pause that a host asks for holds for all of them.
 
-    Proxies come from the usual variables, such as HTTPS_PROXY.
+    Proxies come from the usual variables, such as HTTPS_PROXY. A redirect may not lead into a private network.
     """
 
-    def __init__(self, *, attempts: int = 10, pause_s: float = 0.0, tell: Callable[[str], None] = print) -> None:
+    def __init__(
+        self,
+        *,
+        attempts: int = 10,
+        pause_s: float = 0.0,
+        max_bytes: float = math.inf,
+        max_s: float = math.inf,
+        tell: Callable[[str], None] = print,
+    ) -> None:
         """Makes one.
 
         Args:
-            attempts: Failures in a row, without a byte between them, that end a request.
+            attempts: Failures in a row, with hardly a byte between them, that end a request.
             pause_s: Least time between the starts of two requests to one host.
+            max_bytes: Longest file of those whose length is not known before.
+            max_s: Longest time for a file.
             tell: Gets a sentence before a pause, and about a file that changed.
         """
         self.stopped = Event()
         """Once set, running transfers end with an error."""
-        self._client = httpx.Client(
-            headers={"User-Agent": _AGENT, "Accept-Encoding": "identity"}, follow_redirects=True, timeout=_TIMEOUT_S
-        )
+        headers = {"User-Agent": _AGENT, "Accept-Encoding": "identity"}
+        try:
+            self._client = httpx.Client(headers=headers, timeout=_TIMEOUT)
+        except (httpx.InvalidURL, ValueError, ImportError) as error:  # ImportError: SOCKS needs another package
+            remedy = "correct HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
+            raise DataError("a proxy of the environment cannot be used", value=error, remedy=remedy) from error
         self._attempts = attempts
         self._pause_s = pause_s
+        self._max_bytes = max_bytes
+        self._max_s = max_s
         self._tell = tell
         self._lock = Lock()
         self._next_at: dict[str, float] = {}
@@ -90,24 +119,28 @@ class Fetcher:
 
         def ask() -> int | None:
             with self._answer("HEAD", url, {}) as response:
-                text = response.headers.get("Content-Length", "") if response.status_code == 200 else ""
-                return int(text) if text.isdecimal() else None
+                return _extent(response)[1] if response.status_code == 200 else None
 
         return self._persist(url, ask, lambda: 0)
 
-    def fetch(self, file: RemoteFile, *, watch: Watcher = lambda *_: None, max_bytes: int | None = None) -> None:
-        """Fetches a file; what an earlier run has of it stays.
+    def fetch(self, file: RemoteFile, *, watch: Watcher = lambda *_: None) -> None:
+        """Fetches a file; what an earlier run has of one with a checksum stays.
 
         Raises:
-            DataError: The file cannot be fetched, is longer than `max_bytes`, or has another checksum or length: then
-                it is called NAME.wrong.
+            DataError: The file cannot be fetched, is too long, is no picture or nobody knows whether it is whole; or it
+                has another checksum or length: then it is called NAME.wrong.
             OSError: It cannot be written; what there is of it stays.
         """
         try:
             file.path.parent.mkdir(parents=True, exist_ok=True)
-            part = _Part(file.path)
-            self._persist(file.url, lambda: self._receive(file, part, watch, max_bytes), lambda: part.position)
-            part.forget_version()
+            part = _Part(file)
+
+            def receive() -> None:
+                while not self._append(file, part, watch):
+                    pass  # a server may answer in pieces (RFC 9110, 15.3.7)
+
+            self._persist(file.url, receive, lambda: part.position)
+            _require_whole(file, part)
             self.require_content(part.path, file, watch)
             part.path.replace(file.path)
             sync(file.path.parent)
@@ -122,9 +155,9 @@ class Fetcher:
         """
         found: object = path.stat().st_size
         wanted: object = file.num_bytes
-        if file.md5 and wanted in {None, found}:
-            wanted = f"MD5 {file.md5}"
-            found = f"MD5 {self._md5(path, watch)}"
+        if file.checksum and wanted in {None, found}:
+            wanted = file.checksum
+            found = self._checksum(path, file.checksum.partition(":")[0], watch)
         if wanted not in {None, found}:
             aside = file.path.with_name(f"{file.path.name}.wrong")
             path.replace(aside)
@@ -135,15 +168,15 @@ class Fetcher:
                 remedy=f"run the same command again to fetch it anew; this copy is {aside}",
             )
 
-    def _md5(self, path: Path, watch: Watcher) -> str:
-        digest = hashlib.md5(usedforsecurity=False)
+    def _checksum(self, path: Path, kind: str, watch: Watcher) -> str:
+        digest = hashlib.new(kind, usedforsecurity=False)
         watch(0, 0)
         with path.open("rb") as stream:
             while chunk := stream.read(_READ_BYTES):
                 self.go_on()
                 digest.update(chunk)
                 watch(stream.tell(), len(chunk))
-        return digest.hexdigest()
+        return f"{kind}:{digest.hexdigest()}"
 
     def go_on(self) -> None:
         """Ends a transfer once `stopped` is set.
@@ -154,58 +187,95 @@ class Fetcher:
         if self.stopped.is_set():
             raise DataError("the transfer was stopped", remedy="run the same command again: it continues")
 
-    def _receive(self, file: RemoteFile, part: "_Part", watch: Watcher, max_bytes: int | None) -> None:
-        """Appends to a part what the server gives from its end on."""
-        if not (part.version or file.md5):
+    def _append(self, file: RemoteFile, part: "_Part", watch: Watcher) -> bool:
+        """Appends to a part what one answer gives from its end on, and returns whether that is the end of the file."""
+        if not (part.version or file.checksum):
             part.position = 0  # nothing would tell that two versions were joined
         headers = {"Range": f"bytes={part.position}-"} if part.position else {}
         if part.position and part.version:
             headers["If-Range"] = part.version
         with self._answer("GET", file.url, headers) as response:
-            span, _, total = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
+            status = response.status_code
+            start, length = _extent(response)
+            total = part.total if length is None else length
             changed = bool(part.version) and _version(response) not in {"", part.version}
-            if response.status_code == 416 and total == str(part.position):
-                return
-            if response.status_code == 200:
-                if part.position:
-                    why = "has changed" if changed else "comes from a server without Range"
-                    self._tell(without_password(f"{file.url} {why}: starting again"))
-                part.restart(_version(response))
-            elif response.status_code != 206 or changed or not span.startswith(f"{part.position}-"):
-                part.restart("")
-                reason = "it has changed" if changed else f"status {response.status_code} to a range"
+            if part.position and status == 200:
+                why = "has changed" if changed else "comes from a server without Range"
+                self._tell(without_password(f"{file.url} {why}: starting again"))
+                part.restart()
+                total = length
+            elif changed or start != part.position or part.total not in {None, total} or (status == 416 and not start):
+                part.restart()
+                reason = "it has changed" if changed else f"status {status} to a range"
                 raise _TryAgainError(f"{reason}, starting again")
+            elif status == 416:
+                return True
+            if not part.position:
+                part.restart(version=_version(response))
+            part.total = total
+            part.has_end = status == 206 or total is not None or "Transfer-Encoding" in response.headers
+            self._require_length(file, part, total or 0)
             watch(part.position, 0)
-            with part.writer() as write:
-                for chunk in response.iter_raw():
-                    self.go_on()
-                    write(chunk)
+            with part.path.open("r+b" if part.position else "wb") as stream:
+                stream.truncate(part.position)
+                stream.seek(part.position)
+                for chunk in self._steady(response, part):
+                    stream.write(chunk)
+                    part.position += len(chunk)
                     watch(part.position, len(chunk))
-                    if max_bytes is not None and part.position > max_bytes:
-                        part.restart("")
-                        part.path.unlink()
-                        raise DataError(f"{file.url} is too long", limit=f"at most {max_bytes / 1e6:g} MB")
+                    self._require_length(file, part, part.position)
+                stream.flush()
+                os.fsync(stream.fileno())
+        if status == 200 or part.position == total:
+            return True
+        if part.position == start or not (part.version or file.checksum):
+            raise _TryAgainError(f"only {part.position:,} of {'?' if total is None else f'{total:,}'} bytes came")
+        return False
+
+    def _steady(self, response: httpx.Response, part: "_Part") -> Iterator[bytes]:
+        """Yields the body of an answer as long as it comes fast enough."""
+        mark = monotonic()
+        num_bytes = 0
+        for chunk in response.iter_raw():
+            self.go_on()
+            yield chunk
+            now = monotonic()
+            num_bytes += len(chunk)
+            if now - mark > _SPEED_S:
+                if num_bytes < _LEAST_BYTES:
+                    raise _TryAgainError(f"slower than {_LEAST_BYTES / _SPEED_S / 1e3:g} kB a second")
+                mark = now
+                num_bytes = 0
+            if now - part.began > self._max_s:
+                raise _TryAgainError(f"not whole after {self._max_s:g} s")
+
+    def _require_length(self, file: RemoteFile, part: "_Part", num_bytes: int) -> None:
+        most = self._max_bytes if file.num_bytes is None else file.num_bytes
+        most = min(most, math.inf if part.total is None else part.total)
+        if num_bytes > most:
+            part.remove()
+            raise DataError(f"{file.url} is too long", limit=f"at most {most / 1e6:g} MB", remedy="check the address")
 
     def _persist(self, url: str, action: Callable[[], Result], position: Callable[[], int]) -> Result:
-        """Repeats an action until it succeeds, with pauses that grow while the position does not."""
+        """Repeats an action until it succeeds, with pauses that grow while the position hardly does."""
         failures = 0
         furthest = position()
         while True:
             try:
                 return action()
-            except (httpx.UnsupportedProtocol, httpx.InvalidURL, httpx.TooManyRedirects) as error:
+            # ValueError: IDNA, the port and the system's resolver; httpx lets them through.
+            except (httpx.UnsupportedProtocol, httpx.TooManyRedirects, httpx.InvalidURL, ValueError) as error:
                 raise DataError(f"{url} cannot be fetched", value=error, remedy="correct the address") from error
             except (httpx.TransportError, _TryAgainError) as error:
                 reason = str(error) or type(error).__name__
                 wait_s = error.wait_s if isinstance(error, _TryAgainError) else 0.0
-            failures = 1 if position() > furthest else failures + 1
+            failures = 1 if position() >= furthest + _LEAST_BYTES else failures + 1
             furthest = max(furthest, position())
             if failures >= self._attempts:
-                raise NoAnswer(
-                    f"{url} cannot be fetched",
-                    value=f"{reason} after {failures} attempts",
-                    remedy="check connection and proxy variables, and run the same command again: it continues",
-                )
+                remedy = "check connection and proxy variables, and run the same command again: it continues"
+                no_answer = NoAnswer(f"{url} cannot be fetched", value=reason, remedy=remedy)
+                no_answer.wait_s = wait_s
+                raise no_answer
             wait_s = max(wait_s, min(2.0 ** (failures - 1), _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0))
             self._tell(without_password(f"{url}: {reason}; again in {wait_s:.0f} s"))
             with self._lock:
@@ -221,7 +291,18 @@ class Fetcher:
         if start > now:
             self._wait(start - now)
         self.go_on()
-        with self._client.stream(method, url, headers=dict(headers)) as response:
+        request = self._client.build_request(method, url, headers=dict(headers))
+        first = request.url
+        for _ in range(_MOST_REDIRECTS):
+            response = self._client.send(request, stream=True)
+            if response.next_request is None:
+                break
+            response.close()
+            request = response.next_request
+            _require_public(request.url, first)
+        else:
+            raise httpx.TooManyRedirects(f"more than {_MOST_REDIRECTS} redirects")
+        with closing(response):
             status = response.status_code
             if status in _TRY_LATER or status >= 500:
                 asked_s = retry_after_s(response.headers.get("Retry-After", ""))
@@ -235,50 +316,74 @@ class Fetcher:
 
 
 class _Part:
-    """What is here of a file: NAME.part, and beside it the server's word for the version that it belongs to.
+    """What is here of a file, as NAME.part."""
 
-    The word stands on the disk from the first sync on. A shorter part is fetched again.
-    """
+    def __init__(self, file: RemoteFile) -> None:
+        self.path = file.path.with_name(f"{file.path.name}.part")
+        # Without a checksum nothing would tell what a power failure took, or that the file has changed since.
+        self.position = self.path.stat().st_size if file.checksum and self.path.exists() else 0
+        self.began = monotonic()
+        self.restart(self.position)
 
-    def __init__(self, path: Path) -> None:
-        self.path = path.with_name(f"{path.name}.part")
-        self._version_file = path.with_name(f"{path.name}.part.version")
-        self.version = self._version_file.read_text() if self._version_file.exists() else ""
-        size = self.path.stat().st_size if self.path.exists() else 0
-        # A power failure may have taken what was written after the last sync.
-        self.position = max(0, size - _SYNC_BYTES)
-
-    def restart(self, version: str) -> None:
-        self.position = 0
+    def restart(self, position: int = 0, version: str = "") -> None:
+        self.position = position
         self.version = version
-        self.forget_version()
+        """The server's word for the version of the file."""
+        self.total: int | None = None
+        """Length of the file, as an answer announced it."""
+        self.has_end = True
+        """Whether an answer that is cut would have been noticed."""
 
-    def forget_version(self) -> None:
-        self._version_file.unlink(missing_ok=True)
+    def remove(self) -> None:
+        self.restart()
+        self.path.unlink(missing_ok=True)
 
-    @contextmanager
-    def writer(self) -> Iterator[Callable[[bytes], None]]:
-        synced = self.position
-        with self.path.open("r+b" if self.path.exists() else "wb") as stream:
-            stream.truncate(self.position)
-            stream.seek(self.position)
 
-            def write(chunk: bytes) -> None:
-                nonlocal synced
-                stream.write(chunk)
-                self.position += len(chunk)
-                if self.position - synced >= _SYNC_BYTES:
-                    finish()
-                    synced = self.position
-                    if self.version and not self._version_file.exists():
-                        write_bytes(self._version_file, self.version.encode())
+def why_no_picture(path: Path, *, decodes: bool = False) -> str:
+    """Returns why a file is no picture in an accepted format: by its first bytes, or by a decode of all."""
+    try:
+        with path.open("rb") as stream:
+            sniff_format(stream.read(_SNIFFED_BYTES))
+        if decodes:
+            read_picture(path.read_bytes())
+    except PictureError as error:
+        return f"no picture: {error.value or 'cut off or damaged'}"
+    return ""
 
-            def finish() -> None:
-                stream.flush()
-                os.fsync(stream.fileno())
 
-            yield write
-            finish()
+def _require_whole(file: RemoteFile, part: _Part) -> None:
+    """Refuses what is no picture, and what may be a part only."""
+    if file.is_picture:
+        why = why_no_picture(part.path, decodes=not part.has_end)
+        remedy = "look at the address in a browser"
+    else:
+        why = "" if part.has_end or file.checksum or file.num_bytes is not None else "an answer without a length"
+        remedy = "give its checksum, as in https://HOST/FILE#md5=SUM"
+    if why:
+        part.remove()
+        raise DataError(f"{file.url} cannot be fetched", value=why, remedy=remedy)
+
+
+def _require_public(address: httpx.URL, first: httpx.URL) -> None:
+    """Refuses a redirect into a private network; a first address there is the user's own choice."""
+    if (address.host, address.port) == (first.host, first.port):
+        return
+    with suppress(OSError):  # without such a name it cannot be reached, or a proxy knows it
+        for *_, place in socket.getaddrinfo(address.host, None):
+            if not ip_address(str(place[0]).partition("%")[0]).is_global:
+                raise DataError(f"{first} leads into a private network", value=address.host, remedy="check the address")
+
+
+def _extent(response: httpx.Response) -> tuple[int | None, int | None]:
+    """Returns where in its file an answer begins, and how long the file is; None for what the answer does not tell."""
+    if response.status_code == 200:
+        return 0, _number(response.headers.get("Content-Length", ""))
+    span, _, total = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
+    return _number(total if response.status_code == 416 else span.partition("-")[0]), _number(total)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
 
 
 def _version(response: httpx.Response) -> str:

@@ -7,13 +7,20 @@ from unittest.mock import patch
 
 from tests.make import http_server
 
+PIECE = 100_000
+"""Bytes of an answer with the fault "piece"."""
+
 
 class FileServer:
-    """Gives files with ETag and Range; `faults` are what it does first, one of them a request."""
+    """Gives files with ETag and Range; `faults` are what it does first, one of them a request.
+
+    A text in place of a file's content is an address that it sends the reader to.
+    """
 
     def __init__(self, files):
         self.files = files
         self.tag = '"one"'
+        self.tells_length = True
         self.faults = []
         self.asked = []
         self.hold = threading.Event()
@@ -29,21 +36,27 @@ class FileServer:
         self.asked.append((request.command, request.path, span, request.headers.get("If-Range", "")))
         fault = self.faults.pop(0) if self.faults and request.command == "GET" else ""
         content = self.files.get(request.path)
-        status = 200 if content is not None else 404
         headers = {"ETag": self.tag} if self.tag else {}
+        headers |= {"Location": content} if isinstance(content, str) else {}
+        status = 404 if content is None else 302 if isinstance(content, str) else 200
         start = 0
         same = request.headers.get("If-Range") in {None, self.tag} or fault == "no If-Range"
         if span and same and content and fault != "no Range":
             start = int(span.removeprefix("bytes=").removesuffix("-")) // (2 if fault == "another span" else 1)
-            status = 206 if start < len(content) else 416
-            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            status = 206 if start < len(content) and fault != "ends here" else 416
+        body = content[start:] if status in {200, 206} else b""
+        if fault == "piece":
+            status = 206
+            body = body[:PIECE]
+        if status == 206:
+            headers["Content-Range"] = f"bytes {start}-{start + len(body) - 1}/{len(content)}"
         if status == 416:
-            headers["Content-Range"] = f"bytes */{len(content)}"
+            headers["Content-Range"] = f"bytes */{start if fault == 'ends here' else len(content)}"
         if isinstance(fault, tuple):
             status, headers["Retry-After"] = fault
         request.send_response(status)
-        body = content[start:] if status in {200, 206} else b""
-        headers["Content-Length"] = str(len(body) + (fault == "promises more"))
+        if self.tells_length:
+            headers["Content-Length"] = str(len(body))
         for name, value in headers.items():
             request.send_header(name, value)
         request.end_headers()

@@ -42,8 +42,11 @@ def test_the_reference_collection_is_the_reference():
         (f'name = "own"\ntest_share = 1.0\n{HOUSE}', "test_share"),
         (f'name = "own"\nnear_copy_bits = 9\n{HOUSE}', "near_copy_bits"),
         ('name = "own"\n[sources]\n', "at least one source"),
-        ('name = "own"' + HOUSE.replace("sources.house", 'sources."a:b"'), "without a colon"),
+        ('name = "own"' + HOUSE.replace("sources.house", 'sources."a:b"'), "without colon"),
+        ('name = "own"' + HOUSE.replace("sources.house", 'sources."--yes"'), "dash or dot first"),
         ('name = "own"' + HOUSE.replace("image_folder", "zip"), "zip"),
+        (f'name = "own"{HOUSE}files = ["https://h/a.zip#md5=12"]\n', "'md5:12' is no checksum"),
+        (f'name = "own"{HOUSE}files = ["https://h/a.zip#top"]\n', "'top' is no checksum"),
         (f'name = "own"{HOUSE}columns = {{ group = "plant" }}\n', "`columns` is for layout table"),
         (
             'name = "own"' + HOUSE.replace("image_folder", "table") + 'columns = { grup = "plant" }\n',
@@ -55,6 +58,12 @@ def test_the_reference_collection_is_the_reference():
 def test_the_error_of_a_mistake_names_its_place(text, expected, tmp_path):
     with pytest.raises(RecipeError, match=expected):
         read_collection(write(tmp_path, text))
+
+
+def test_a_checksum_may_have_capitals_and_be_sha256(tmp_path):
+    files = f'files = ["https://h/a.zip#MD5={"AB" * 16}", "https://h/b.zip#sha256={"0C" * 32}"]'
+    (house,) = read_collection(write(tmp_path, f'name = "own"{HOUSE}{files}')).sources.values()
+    assert len(house.files) == 2
 
 
 def test_an_unknown_name_lists_the_collections_and_no_recipe(tmp_path):

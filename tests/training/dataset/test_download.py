@@ -92,7 +92,7 @@ def test_a_damaged_copy_is_fetched_again_and_a_wrong_file_stops_no_other(publish
     for path in published.root.glob("raw/inat/*"):
         path.unlink()
     published.server.files["/inat/val.tar.gz"] = b"other"
-    with pytest.raises(DataError, match=r"1 of 6 files .*expected MD5"):
+    with pytest.raises(DataError, match=r"1 of 6 files .*expected md5:"):
         run(published)
     assert contents(published.root) == {
         path: content for path, content in ALL.items() if not path.endswith("val.tar.gz")
@@ -159,7 +159,18 @@ def test_a_data_set_that_nobody_lists_is_unpacked_by_hand(published):
     assert "Complete" in run(published)
 
 
-@pytest.mark.parametrize("files", ["2021_train", "ftp://host/a.zip", "https://host/", "https://host/.."])
+@pytest.mark.parametrize(
+    "files",
+    [
+        "2021_train",
+        "ftp://h/a.zip",
+        "https://h/",
+        "https://h/..",
+        "https://[::1/a",
+        "https://h/.lock",
+        f"https://h/{'a' * 300}",
+    ],
+)
 def test_an_entry_that_names_no_file_is_one_error(published, files):
     published.toml.write_text(published.toml.read_text().replace(f"{published.url}/list.txt", files))
     with pytest.raises(DataError, match=r"cannot be used \(got .*https://HOST/FILE"):
@@ -176,10 +187,41 @@ def test_two_entries_with_one_place_are_refused_before_the_first_byte(published)
     assert not contents(published.root)
 
 
-def test_a_record_cannot_write_elsewhere(published):
-    published.server.files["/api/records/7"] = published.server.files["/api/records/7"].replace(b"plantnet_", b"../")
-    with pytest.raises(DataError, match="cannot be used"):
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (b"plantnet_", b"../", "no file of the web"),
+        (b"md5:", b"sha1:", "no checksum"),
+        (b"md5:", b"md5:0", "no checksum"),
+    ],
+)
+def test_a_record_cannot_write_elsewhere_or_give_another_kind_of_checksum(published, old, new, problem):
+    published.server.files["/api/records/7"] = published.server.files["/api/records/7"].replace(old, new)
+    with pytest.raises(DataError, match=rf"cannot be used .*{problem}"):
         run(published)
+    assert not contents(published.root)
+
+
+@pytest.mark.parametrize("root", ["../up", "/absolute"])
+def test_nothing_is_written_outside_of_the_root(published, root):
+    published.toml.write_text(published.toml.read_text().replace("raw/inat", root))
+    with pytest.raises(DataError, match=r"the files of inat would be written elsewhere .*a root below --root"):
+        run(published, mirror=f"{published.url}/copy/")
+    assert not contents(published.root.parent)
+
+
+def test_an_absolute_root_below_the_root_has_its_mirror(published):
+    published.toml.write_text(published.toml.read_text().replace("raw/inat", str(published.root / "raw/inat")))
+    published.server.files = {f"/copy/{path}": content for path, content in ALL.items()}
+    run(published, mirror=f"{published.url}/copy/", without=("lists", "plantnet"))
+    assert contents(published.root).keys() == {path for path in ALL if "inat" in path}
+
+
+def test_a_file_without_a_length_may_not_fill_the_disk(published, monkeypatch):
+    published.server.tells_length = False
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=3e9))
+    with pytest.raises(DataError, match=r"too long \(expected at most 0 MB"):
+        run(published, without=("inat", "plantnet"), keep_free_gb=3.0)
 
 
 def test_sources_are_left_out_by_name(published):

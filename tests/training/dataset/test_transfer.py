@@ -4,18 +4,20 @@ import hashlib
 import sys
 import time
 from email.utils import formatdate
+from itertools import count
 from unittest.mock import Mock
 
 import pytest
 
 from models.errors import DataError
 from tests.make import kill_when, ran
-from tests.training.dataset.file_server import FileServer
+from tests.serving.tiny import GREEN, jpeg
+from tests.training.dataset.file_server import PIECE, FileServer
 from training.dataset import transfer
-from training.dataset.transfer import Fetcher, RemoteFile
+from training.dataset.transfer import Fetcher, NoAnswer, RemoteFile
 
 CONTENT = bytes(range(251)) * 2000
-MD5 = hashlib.md5(CONTENT).hexdigest()
+MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
 
 
 @pytest.fixture
@@ -32,26 +34,26 @@ def waits(monkeypatch):
     return passed
 
 
-@pytest.fixture(autouse=True)
-def _frequent_syncs(monkeypatch):
-    monkeypatch.setattr(transfer, "_SYNC_BYTES", 100_000)
-
-
-def fetch(server, path, md5=MD5, **options):
+def fetch(server, path, checksum=MD5, num_bytes=None, is_picture=False, **options):
     """Returns what the fetcher told."""
     told = []
     with server.running() as url:
-        Fetcher(tell=told.append, **options).fetch(RemoteFile(f"{url}/a.tar.gz", path, md5))
+        file = RemoteFile(f"{url}/a.tar.gz", path, checksum, num_bytes, is_picture)
+        Fetcher(tell=told.append, **options).fetch(file)
     return told
+
+
+def starts(server):
+    return [int(span[6:-1] or 0) for _, _, span, _ in server.asked]
 
 
 def test_a_cut_download_continues_where_it_was(server, tmp_path, waits):
     server.faults = ["cut", "cut"]
-    told = fetch(server, tmp_path / "deep" / "a.tar.gz", md5="")
+    told = fetch(server, tmp_path / "deep" / "a.tar.gz", checksum="")
     assert (tmp_path / "deep" / "a.tar.gz").read_bytes() == CONTENT
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["a.tar.gz"]
-    starts = [int(span[6:-1] or 0) for _, _, span, _ in server.asked]
-    assert starts[0] == 0 < starts[1] < starts[2]
+    first, second, third = starts(server)
+    assert first == 0 < second < third
     assert len(told) == 2
     assert all(0.5 <= wait <= 1 for wait in waits)  # each has brought bytes, so pauses do not grow
 
@@ -80,23 +82,124 @@ def test_what_cannot_be_continued_starts_again_and_says_so(server, tmp_path, wai
     assert [version for _, _, _, version in server.asked][:2] == ["", '"one"']  # asked with If-Range
 
 
-@pytest.mark.parametrize(("version", "size", "starts"), [("", 300_000, [0]), ('"one"', 300_000, [200_000])])
-def test_another_run_continues_from_the_last_sync_if_the_version_is_known(server, tmp_path, version, size, starts):
-    (tmp_path / "a.tar.gz.part").write_bytes(CONTENT[:size][:-50_000] + bytes(50_000))  # as after a power failure
-    if version:
-        (tmp_path / "a.tar.gz.part.version").write_text(version)
-    fetch(server, tmp_path / "a.tar.gz", md5="")
+@pytest.mark.parametrize(("checksum", "start"), [("", 0), (MD5, 300_000)])
+def test_another_run_continues_if_a_checksum_is_known(server, tmp_path, checksum, start):
+    (tmp_path / "a.tar.gz.part").write_bytes(CONTENT[:300_000])
+    fetch(server, tmp_path / "a.tar.gz", checksum)
     assert (tmp_path / "a.tar.gz").read_bytes() == CONTENT
-    assert [int(span[6:-1] or 0) for _, _, span, _ in server.asked] == starts
+    assert starts(server) == [start]
 
 
-@pytest.mark.parametrize(("fault", "size"), [("promises more", 0), ("", len(CONTENT) + 150_000)])
-def test_status_416_ends_a_complete_part_and_begins_a_longer_one_again(server, tmp_path, waits, fault, size):
-    (tmp_path / "a.tar.gz.part").write_bytes(bytes(size))
+def test_an_answer_in_pieces_goes_on_where_the_piece_ends(server, tmp_path, waits):
+    server.faults = ["piece"] * 9
+    assert not fetch(server, tmp_path / "a.tar.gz", checksum="")
+    assert (tmp_path / "a.tar.gz").read_bytes() == CONTENT
+    assert starts(server) == [*range(0, len(CONTENT), PIECE)]
+    assert not waits
+
+
+def test_a_piece_that_cannot_be_continued_is_not_taken_for_the_whole(server, tmp_path, waits):
+    server.tag = ""
+    server.faults = ["piece"] * 9
+    with pytest.raises(NoAnswer, match="only 100,000 of 502,000 bytes came"):
+        fetch(server, tmp_path / "a.tar.gz", checksum="", attempts=3)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz.part"]
+
+
+def test_status_416_at_a_cut_is_not_taken_for_the_end(server, tmp_path, waits):
+    server.faults = ["cut", "ends here"]
+    fetch(server, tmp_path / "a.tar.gz", checksum="")
+    assert (tmp_path / "a.tar.gz").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("tells_length", "options", "problem"),
+    [
+        (False, {"checksum": ""}, r"without a length\): give its checksum"),
+        (False, {}, ""),
+        (False, {"checksum": "", "num_bytes": len(CONTENT)}, ""),
+        (False, {"checksum": "", "is_picture": True}, "no picture: bytes starting 00 01"),
+        (True, {"checksum": "", "num_bytes": 1000}, r"too long \(expected at most 0\.001 MB"),
+        (False, {"checksum": "", "num_bytes": 1000}, r"too long \(expected at most 0\.001 MB"),
+        (False, {"checksum": "", "max_bytes": 1000}, r"too long \(expected at most 0\.001 MB"),
+    ],
+)
+def test_complete_is_the_announced_length_or_a_checksum(server, tmp_path, tells_length, options, problem):
+    server.tells_length = tells_length
+    if problem:
+        with pytest.raises(DataError, match=problem):
+            fetch(server, tmp_path / "a.tar.gz", **options)
+    else:
+        fetch(server, tmp_path / "a.tar.gz", **options)
+    assert [path.name for path in tmp_path.iterdir()] == [] if problem else ["a.tar.gz"]
+
+
+@pytest.mark.parametrize(("fault", "problem"), [("", ""), ("cut", "no picture: cut off")])
+def test_or_a_picture_that_decodes(server, tmp_path, fault, problem):
+    server.files["/a.tar.gz"] = jpeg(GREEN)
+    server.tells_length = False
     server.faults = [fault]
+    if problem:
+        with pytest.raises(DataError, match=problem):
+            fetch(server, tmp_path / "a.jpg", checksum="", is_picture=True)
+    else:
+        fetch(server, tmp_path / "a.jpg", checksum="", is_picture=True)
+    assert [path.name for path in tmp_path.iterdir()] == [] if problem else ["a.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("least_bytes", "problem"), [(600_000, r"slower than 20 kB a second"), (0, "not whole after 600 s")]
+)
+def test_a_host_that_drips_is_left(server, tmp_path, monkeypatch, least_bytes, problem):
+    monkeypatch.setattr(transfer, "_LEAST_BYTES", least_bytes)
+    monkeypatch.setattr(transfer, "monotonic", count(0, 400).__next__)  # seconds between two looks at the clock
+    with pytest.raises(NoAnswer, match=problem):
+        fetch(server, tmp_path / "a.tar.gz", attempts=1, max_s=600)
+    assert not (tmp_path / "a.tar.gz").exists()
+
+
+ODD = ("http://./x", f"http://{'a' * 64}.example/x", "http://xn--/x", "http://a..b/x", "http://[::1/x", "http://h:x/")
+
+
+@pytest.mark.parametrize("url", [*ODD, "ftp://host/x", f"http://host/{'a' * 70_000}", "http://host/\udcff"])
+def test_an_address_that_nobody_can_read_is_one_error(tmp_path, url):
+    with pytest.raises(DataError, match="correct the address"):
+        Fetcher().fetch(RemoteFile(url, tmp_path / "x"))
+    with pytest.raises(DataError, match="correct the address"):
+        Fetcher().num_bytes(url)
+
+
+@pytest.mark.parametrize("url", [*ODD[:3], "file:///etc/passwd", "/a.tar.gz"])
+def test_a_redirect_to_such_an_address_or_in_a_circle_is_one_error(server, tmp_path, waits, url):
+    server.files["/a.tar.gz"] = url
+    with pytest.raises(DataError, match=r"cannot be fetched|private network"):
+        fetch(server, tmp_path / "x", attempts=1)
+
+
+def test_a_redirect_may_not_lead_into_a_private_network(server, tmp_path):
+    inner = FileServer({"/a.tar.gz": b"secret"})
+    with inner.running() as private:
+        server.files |= {"/b": CONTENT, "/a.tar.gz": f"{private}/a.tar.gz"}
+        with pytest.raises(DataError, match=r"private network \(got 127\.0\.0\.1"):
+            fetch(server, tmp_path / "a.tar.gz")
+        server.files["/a.tar.gz"] = "/b"
+        fetch(server, tmp_path / "a.tar.gz")
+    assert not inner.asked
+    assert (tmp_path / "a.tar.gz").read_bytes() == CONTENT
+
+
+def test_a_proxy_that_cannot_be_used_is_one_error(monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "gopher://host")
+    with pytest.raises(DataError, match="a proxy of the environment"):
+        Fetcher()
+
+
+@pytest.mark.parametrize(("more", "num_requests"), [(0, 1), (150_000, 2)])
+def test_status_416_ends_a_complete_part_and_begins_a_longer_one_again(server, tmp_path, waits, more, num_requests):
+    (tmp_path / "a.tar.gz.part").write_bytes(CONTENT + bytes(more))
     fetch(server, tmp_path / "a.tar.gz")
     assert (tmp_path / "a.tar.gz").read_bytes() == CONTENT
-    assert len(server.asked) == 2
+    assert len(server.asked) == num_requests
 
 
 @pytest.mark.parametrize(
@@ -118,7 +221,7 @@ def test_a_pause_is_as_long_as_the_server_asks_within_reason(server, tmp_path, w
 
 def test_pauses_grow_and_end_in_one_error(server, tmp_path, waits):
     server.faults = [(503, "")] * 9
-    with pytest.raises(DataError, match=r"status 503 after 5 attempts.*run the same command again"):
+    with pytest.raises(DataError, match=r"status 503\).*run the same command again"):
         fetch(server, tmp_path / "a.tar.gz", attempts=5)
     assert [round(wait / 2**number, 1) in {0.5, 0.6, 0.7, 0.8, 0.9, 1.0} for number, wait in enumerate(waits)] == [
         True
@@ -129,24 +232,19 @@ def test_no_server_is_one_error_and_a_missing_file_is_not_asked_for_twice(server
     with server.running() as url:
         with pytest.raises(DataError, match="status 404"):
             Fetcher().fetch(RemoteFile(f"{url}/b.zip", tmp_path / "b.zip"))
-        with pytest.raises(DataError, match="correct the address"):
-            Fetcher().fetch(RemoteFile("file:///etc/passwd", tmp_path / "b.zip"))
         assert Fetcher().num_bytes(f"{url}/a.tar.gz") == len(CONTENT)
     assert len(server.asked) == 2
     with pytest.raises(DataError, match="proxy variables"):
         Fetcher(attempts=2, tell=str).num_bytes(f"{url}/a.tar.gz")
 
 
-def test_a_wrong_copy_is_refused_and_kept_apart(server, tmp_path):
-    with pytest.raises(DataError, match=rf"MD5 {MD5}.*expected MD5 123.*a\.tar\.gz\.wrong"):
-        fetch(server, tmp_path / "a.tar.gz", md5="123")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz.wrong"]
-
-
-def test_a_file_that_is_too_long_is_left(server, tmp_path):
-    with server.running() as url, pytest.raises(DataError, match=r"at most 0\.1 MB"):
-        Fetcher().fetch(RemoteFile(f"{url}/a.tar.gz", tmp_path / "a.tar.gz"), max_bytes=100_000)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("kind", ["md5", "sha256"])
+def test_a_wrong_copy_is_refused_and_kept_apart(server, tmp_path, kind):
+    right = hashlib.new(kind, CONTENT).hexdigest()
+    fetch(server, tmp_path / "right", f"{kind}:{right}")
+    with pytest.raises(DataError, match=rf"got {kind}:{right}; expected {kind}:123.*a\.tar\.gz\.wrong"):
+        fetch(server, tmp_path / "a.tar.gz", f"{kind}:123")
+    assert {path.name for path in tmp_path.iterdir()} == {"right", "a.tar.gz.wrong"}
 
 
 def test_requests_to_a_host_keep_their_distance(server, tmp_path, waits):
@@ -170,8 +268,8 @@ def test_a_killed_process_leaves_what_another_continues(server, tmp_path):
     target = tmp_path / "a.tar.gz"
     with server.running() as url:
         code = (
-            "from pathlib import Path; from training.dataset import transfer; transfer._SYNC_BYTES = 100_000\n"
-            f"transfer.Fetcher().fetch(transfer.RemoteFile({url + '/a.tar.gz'!r}, Path({str(target)!r})))"
+            "from pathlib import Path; from training.dataset import transfer\n"
+            f"transfer.Fetcher().fetch(transfer.RemoteFile({url + '/a.tar.gz'!r}, Path({str(target)!r}), {MD5!r}))"
         )
         part = tmp_path / "a.tar.gz.part"
         kill_when(lambda: part.exists() and part.stat().st_size > 250_000, sys.executable, "-c", code)

@@ -45,6 +45,7 @@ _REMEDY: Final = "at gbif.org filter by media type: image, and choose the format
 _Folder = Path | zipfile.Path  # on the disk, or in an archive
 _LISTS: Final = (".csv", ".tsv", ".txt")
 _MOST_LISTED: Final = 10
+_SIGNS: Final = re.compile(r"[^0-9A-Za-z]")
 _MOST_SIGNS: Final = 40  # of an identifier in the name of a file
 _AT_ONCE: Final = 4
 _PAUSE_S: Final = 0.25
@@ -157,7 +158,7 @@ def _unusable(picture: Mapping[str, str], wanted: frozenset[str]) -> str:
         return f"no picture: {no_picture[0]}"
     if wanted and wanted.isdisjoint({known, _VERSION.sub("", known)}):
         return f"license {known}"
-    return "" if picture_path("", picture["identifier"]) else "its address is none of the web"
+    return "" if picture_path("any", picture["identifier"]) else "its address is none of the web"
 
 
 def _photographs(
@@ -171,7 +172,7 @@ def _photographs(
         elif not name:
             left_out["known to no genus"] += len(pictures)
         else:
-            stem = "".join(filter(str.isalnum, record["id"]))[-_MOST_SIGNS:]
+            stem = _SIGNS.sub("", record["id"])[-_MOST_SIGNS:]
             for picture in pictures:
                 digest = hashlib.sha256(picture["identifier"].encode()).hexdigest()
                 path = picture_path(f"{stem}-{digest[:12]}", picture["identifier"])

@@ -63,8 +63,10 @@ def import_observations(export: Path, out: Path, photographs: Path | None = None
             path = in_folder.get(row["id"])
             reason = f"no {row['id']}.jpg in {photographs.resolve()}"
         else:
-            path = picture_path(row["id"], row["image_url"]) if row["id"].isalnum() else None
-            reason = f"observation {row['id']}: the address {row['image_url'][:100]!r} cannot be fetched"
+            path = picture_path(row["id"], row["image_url"])
+            reason = (
+                f"observation {row['id'][:30]}: its number or the address {row['image_url'][:100]!r} cannot be fetched"
+            )
         written = row["scientific_name"]
         name = _name(row, genera)
         if not written:

@@ -4,10 +4,12 @@ Those that are in the folder already are not asked for again, so the same comman
 tries again what failed.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import re
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
+from time import monotonic
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,17 +18,19 @@ from rich.progress import track
 
 from models.errors import DataError
 from models.text_table import write_csv
-from training.dataset.transfer import Fetcher, NoAnswer, RemoteFile
-from training.processes import in_order
+from training.dataset.transfer import Fetcher, NoAnswer, RemoteFile, why_no_picture
 
 FAILED_FILE: Final = "failed.csv"
 SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".heic", ".avif")
 _FOLDER: Final = "photographs"
+_STEM: Final = re.compile(r"[0-9A-Za-z-]{1,100}")
 _MAX_BYTES: Final = 50_000_000
+_MAX_S: Final = 600.0
 _ATTEMPTS: Final = 3
-_MOST_SILENT: Final = 20  # pictures in a row that a server gives no answer for: some minutes, with the pauses
-_LONGEST_PAUSE_S: Final = 60.0
-_AHEAD: Final = 16  # pictures for each thread; one that waits for its server does not stop the others
+_MOST_SILENT: Final = 8  # requests in a row without an answer: two minutes, with the pauses
+_LONGEST_PAUSE_S: Final = 600.0  # also of all pauses in a row, so that no server holds an import for hours
+_THREADS: Final = 16
+_LOOK_S: Final = 0.5  # how often a pause is looked at
 
 
 class Photograph(msgspec.Struct, frozen=True, gc=False):
@@ -51,10 +55,10 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 def picture_path(stem: str, url: str) -> str | None:
-    """Returns where a photograph goes, relative to the list; None if its address is none of the web."""
+    """Returns where a photograph goes, relative to the list; None if `stem` or the address cannot be used."""
     try:
         address = urlsplit(url)
-        if address.scheme not in {"http", "https"} or not address.hostname:
+        if address.scheme not in {"http", "https"} or not address.hostname or not _STEM.fullmatch(stem):
             return None
     except ValueError:
         return None
@@ -71,17 +75,19 @@ def import_photographs(
         photographs: Those to list; of several with one path the first.
         table: The list to write.
         left_out: Reason -> number of photographs that are not among them.
-        at_once: Requests at a time.
+        at_once: Requests at a time to one server.
         pause_s: Least time between the starts of two requests to one server.
 
     Raises:
-        DataError: No photograph is left, or the disk cannot be written. What was fetched stays.
+        DataError: No photograph is left. What was fetched stays.
+        OSError: The disk cannot be written.
     """
     listed: dict[str, Photograph] = {}
     for each in photographs:
         listed.setdefault(each.path, each)
     urls = {path: each.url for path, each in listed.items() if each.url}
-    failed = _fetch_all(urls, table.parent, Fetcher(attempts=_ATTEMPTS, pause_s=pause_s), at_once)
+    fetcher = Fetcher(attempts=1, pause_s=pause_s, max_bytes=_MAX_BYTES, max_s=_MAX_S)
+    failed = _fetch_all(urls, table.parent, fetcher, at_once)
     found = {path: each.cells for path, each in listed.items() if path not in failed}
     left_out = left_out + Counter(f"not fetched: {error.value or error.limit}" for error in failed.values())
     reasons = [(path, urls[path], error) for path, error in failed.items()]
@@ -97,54 +103,97 @@ def import_photographs(
     return Imported(table, len(found), left_out)
 
 
+class _Server:
+    """A server, and the photographs that it is still to be asked for."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[str, RemoteFile, int]] = deque()
+        """Path in the list, file, and how often it got no answer."""
+        self.num_running = 0
+        self.has_answered = False
+        self.num_silent = 0
+        """Failures in a row; of those that ran at the same time one counts."""
+        self.not_before = 0.0
+        self.paused_s = 0.0
+
+    def answered(self) -> None:
+        self.has_answered = True
+        self.num_silent = 0
+        self.paused_s = 0.0
+
+    def was_silent(self, asked_at: float, wait_s: float) -> None:
+        if asked_at >= self.not_before:
+            self.num_silent += 1
+            pause_s = min(max(wait_s, 2.0 ** (self.num_silent - 1)), _LONGEST_PAUSE_S)
+            self.paused_s += pause_s
+            self.not_before = monotonic() + pause_s
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.num_silent >= _MOST_SILENT or self.paused_s > _LONGEST_PAUSE_S
+
+
 def _fetch_all(urls: Mapping[str, str], out: Path, fetcher: Fetcher, at_once: int) -> dict[str, DataError]:
-    """Fetches what is missing, and at the end once more what got no answer; returns why photographs failed."""
-    failed: dict[str, DataError] = {}
-    missing = [path for path in urls if not (out / path).exists()]
-    for title in ("Photographs", "Photographs without an answer"):
-        if not missing:
-            break
-        servers = _Servers(fetcher)
-        with ThreadPoolExecutor(at_once) as pool:
-            try:
-                files = (RemoteFile(urls[path], out / path) for path in missing)
-                errors = track(in_order(pool, servers.fetch, files, most=_AHEAD * at_once), title, len(missing))
-                answers = dict(zip(missing, errors, strict=True))
-            except BaseException:
-                fetcher.stopped.set()  # else the pool would first finish what it has
-                raise
-        failed = {path: error for path, error in (failed | answers).items() if error is not None}
-        missing = [path for path, error in failed.items() if isinstance(error, NoAnswer)]
-    return failed
+    """Fetches what is missing or no picture; returns why photographs failed."""
+    servers: dict[str, _Server] = {}
+    for path, url in urls.items():
+        file = RemoteFile(url, out / path, is_picture=True)
+        if not file.path.exists() or why_no_picture(file.path):
+            servers.setdefault(urlsplit(url).netloc, _Server()).waiting.append((path, file, 0))
+    num_missing = sum(len(server.waiting) for server in servers.values())
+    results = track(_results([*servers.values()], fetcher, at_once), "Photographs", num_missing)
+    return {path: error for path, error in results if error is not None}
 
 
-class _Servers:
-    """Fetches from many servers. One that gives no answer gets longer pauses, and in the end no more requests."""
+def _results(servers: list[_Server], fetcher: Fetcher, at_once: int) -> Iterator[tuple[str, DataError | None]]:
+    """Yields the path of each photograph, and why it failed.
 
-    def __init__(self, fetcher: Fetcher) -> None:
-        self._fetcher = fetcher
-        self._silent: Counter[str] = Counter()
-        """Server -> photographs in a row that it gave no answer for."""
-
-    def fetch(self, file: RemoteFile) -> tuple[DataError | None]:
-        """Returns why a file could not be fetched.
-
-        Raises:
-            DataError: It could not be written.
-        """
-        server = urlsplit(file.url).netloc
-        if self._silent[server] >= _MOST_SILENT:
-            return (NoAnswer(f"{server} gives no answer", value=f"no answer {_MOST_SILENT} times in a row"),)
+    A server that gave no answer is asked after all others, with longer pauses, and in the end no more. No thread waits
+    for it meanwhile.
+    """
+    running: dict[Future[DataError | None], tuple[_Server, str, RemoteFile, int, float]] = {}
+    with ThreadPoolExecutor(_THREADS) as pool:
         try:
-            self._fetcher.fetch(file, max_bytes=_MAX_BYTES)
-        except NoAnswer as error:
-            self._silent[server] += 1
-            self._fetcher.stopped.wait(min(2.0 ** self._silent[server], _LONGEST_PAUSE_S))
-            return (error,)
-        except DataError as error:
-            if isinstance(error.__cause__, OSError):
-                raise
-            self._silent[server] = 0
-            return (error,)
-        self._silent[server] = 0
-        return (None,)
+            while servers:
+                while len(running) < _THREADS and (server := _next(servers, at_once)):
+                    path, file, num_tries = server.waiting.popleft()
+                    server.num_running += 1
+                    running[pool.submit(_failure, fetcher, file)] = server, path, file, num_tries + 1, monotonic()
+                if not running:
+                    fetcher.stopped.wait(max(0.0, min(each.not_before for each in servers) - monotonic()))
+                for future in wait(running, _LOOK_S, FIRST_COMPLETED).done:
+                    server, path, file, num_tries, asked_at = running.pop(future)
+                    server.num_running -= 1
+                    error = future.result()
+                    if not isinstance(error, NoAnswer):
+                        server.answered()
+                        yield path, error
+                        continue
+                    server.was_silent(asked_at, error.wait_s)
+                    if num_tries < _ATTEMPTS:
+                        server.waiting.append((path, file, num_tries))
+                    else:
+                        yield path, error
+                    if server.is_given_up:
+                        yield from ((path, error) for path, *_ in server.waiting)
+                        server.waiting.clear()
+                servers = [each for each in servers if each.waiting or each.num_running]
+        except BaseException:
+            fetcher.stopped.set()  # else the pool would first finish what it has
+            raise
+
+
+def _next(servers: Iterable[_Server], at_once: int) -> _Server | None:
+    """Returns the server that comes next: first those that answered, then those that were not asked yet."""
+    now = monotonic()
+    ready = (each for each in servers if each.waiting and each.num_running < at_once and each.not_before <= now)
+    return min(ready, key=lambda each: (each.num_silent, not each.has_answered), default=None)
+
+
+def _failure(fetcher: Fetcher, file: RemoteFile) -> DataError | None:
+    """Fetches a photograph; returns why it failed. What cannot be written is an OSError."""
+    try:
+        fetcher.fetch(file)
+    except DataError as error:
+        return error
+    return None

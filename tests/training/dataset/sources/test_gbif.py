@@ -278,16 +278,6 @@ def test_what_fails_is_listed_and_tried_again_and_nothing_is_fetched_twice(serve
     assert stored == sorted(CONTENTS[f"/{number}.jpg"] for number in NUMBERS)
 
 
-def test_a_silent_server_is_left_and_asked_once_more_at_the_end(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(photographs, "_MOST_SILENT", 2)
-    monkeypatch.setattr(gbif, "_AT_ONCE", 1)
-    server.faults = [(500, "")] * 9  # of three photographs, the third when it is asked for at the end
-    with server.running() as url:
-        imported = import_download(simple(tmp_path, url), tmp_path / "data")
-    assert imported.left_out == {"not fetched: status 500 after 3 attempts": 1}
-    assert len(server.asked) == 9 + 19
-
-
 @pytest.mark.parametrize(
     ("content", "what"),
     [
