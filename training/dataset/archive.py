@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from models.errors import DataError
 from models.skipped import is_skipped
@@ -21,7 +21,12 @@ from models.skipped import is_skipped
 SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".zip")
 _MOST_BYTES: Final = 100_000_000  # of a picture
 _MOST_BYTES_OF_LIST: Final = 8_000_000_000  # of a file that lists pictures; iNaturalist's longest has a seventh of it
+_MOST_BYTES_OF_HEADER: Final = 1_000_000  # of a tar; a path has 4,096, and a Mac adds some kilobytes
 _READ_AHEAD: Final = 1 << 20
+_FILES: Final = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+_PAX: Final = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+# Headers that say something of other members. What one says of all, and where a link leads, counts for nothing here.
+_ABOUT_OTHERS: Final = (*_PAX, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _DAMAGED: Final = (tarfile.TarError, zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
 
 
@@ -91,41 +96,79 @@ def _clear_error(archive: Path) -> Iterator[None]:
         raise DataError(problem, value=error, remedy="download it again") from error
 
 
-class _Header(tarfile.TarInfo):
-    """A header; where it is damaged, cut off or missing, tarfile alone would end without an error."""
-
-    @classmethod
-    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
-        try:
-            return super().fromtarfile(tarfile_)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the zeros at the end
-            raise
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(str(error)) from error
-
-
 def _members_of_tar(archive: Path, most_bytes: int) -> Iterator[Member]:
+    """Yields the files of a tar, whose headers have limits: tarfile would read one of any length.
+
+    Before Python 3.11.10 it also parses some in quadratic time.
+    """
     # gzip checks the sum at the end; tarfile's own reader of streams does not.
     open_file: Callable[[Path, str], Any] = Path.open if archive.name.lower().endswith(".tar") else gzip.open
-    with (
-        open_file(archive, "rb") as stream,
-        tarfile.open(fileobj=stream, mode="r|", bufsize=_READ_AHEAD, tarinfo=_Header) as tar,
-    ):
-        for member in tar:
-            tar.members.clear()  # type: ignore[attr-defined]  # it would keep each of three million
-            if member.isdir():
+    with open_file(archive, "rb") as stream:
+        records: dict[str, str] = {}
+        while (info := _header(stream)) is not None:
+            if info.isdir():
+                records = {}
                 continue
-            why = "" if member.isreg() and not member.issparse() else "a link, a device or a sparse file"
-            _require_trusted(archive, member.name, member.size, most_bytes, why)
+            begin = stream.tell()
+            size = int(records.get("size", info.size))
+            end = begin + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            if size < 0:
+                raise tarfile.ReadError("a negative length")
+            if info.type in _ABOUT_OTHERS:
+                _require_trusted(archive, f"the header {info.name}", size, _MOST_BYTES_OF_HEADER)
+                records |= _records(info.type, _read(stream, size))
+            else:
+                name = records.get("path", info.name)
+                is_file = info.type in _FILES and "sparse" not in records
+                _require_trusted(
+                    archive, name, size, most_bytes, "" if is_file else "a link, a device or a sparse file"
+                )
+                records = {}
 
-            def read(member: tarfile.TarInfo = member) -> bytes:
-                with _clear_error(archive):
-                    file = tar.extractfile(member)
-                    return b"" if file is None else file.read()
+                def read(begin: int = begin, size: int = size) -> bytes:
+                    with _clear_error(archive):
+                        stream.seek(begin)
+                        return _read(stream, size)
 
-            yield Member(member.name, read)
+                yield Member(name, read)
+            stream.seek(end)
         while stream.read(_READ_AHEAD):
             pass  # to the end, where gzip's sum stands
+
+
+def _header(stream: BinaryIO) -> tarfile.TarInfo | None:
+    """Returns the next header, None for the zeros at the end; one that is damaged, cut off or missing is an error."""
+    try:
+        return tarfile.TarInfo.frombuf(stream.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
+    except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+        return None
+
+
+def _read(stream: BinaryIO, num_bytes: int) -> bytes:
+    data = stream.read(num_bytes)
+    if len(data) != num_bytes:
+        raise EOFError("it ends within a member")
+    return data
+
+
+def _records(kind: bytes, body: bytes) -> dict[str, str]:
+    """Returns what a header says of the next member: path, size, and whether it is sparse."""
+    if kind == tarfile.GNUTYPE_LONGNAME:
+        return {"path": body.partition(b"\0")[0].decode("utf-8", "surrogateescape")}
+    found = {}
+    at = 0
+    while kind in _PAX and at < len(body) and body[at]:  # "LENGTH KEY=VALUE\n"
+        space = body.index(b" ", at, at + 20)
+        end = at + int(body[at:space])
+        if not space < end <= len(body):
+            raise tarfile.ReadError("a record that is longer than its header")
+        key, _, value = body[space + 1 : end - 1].partition(b"=")
+        if key in {b"path", b"size"}:
+            found[key.decode()] = value.decode("utf-8", "surrogateescape")
+        elif key.startswith(b"GNU.sparse."):
+            found["sparse"] = ""
+        at = end
+    return found
 
 
 def _members_of_zip(archive: Path, most_bytes: int) -> Iterator[Member]:
@@ -143,7 +186,7 @@ def _members_of_zip(archive: Path, most_bytes: int) -> Iterator[Member]:
             yield Member(info.filename, read)
 
 
-def _require_trusted(archive: Path, name: str, num_bytes: int, most_bytes: int, why: str) -> None:
+def _require_trusted(archive: Path, name: str, num_bytes: int, most_bytes: int, why: str = "") -> None:
     if name.startswith(("/", "\\")) or ".." in PurePosixPath(name.replace("\\", "/")).parts or "\0" in name:
         why = "a name outside of the folder"
     elif num_bytes > most_bytes:

@@ -213,6 +213,7 @@ class Fetcher:
             if not part.position:
                 part.restart(version=_version(response))
             part.total = total
+            part.is_page = response.headers.get("Content-Type", "").startswith("text/html")
             part.has_end = status == 206 or total is not None or "Transfer-Encoding" in response.headers
             self._require_length(file, part, total or 0)
             watch(part.position, 0)
@@ -333,6 +334,7 @@ class _Part:
         """Length of the file, as an answer announced it."""
         self.has_end = True
         """Whether an answer that is cut would have been noticed."""
+        self.is_page = False
 
     def remove(self) -> None:
         self.restart()
@@ -353,11 +355,14 @@ def why_no_picture(path: Path, *, decodes: bool = False) -> str:
 
 def _require_whole(file: RemoteFile, part: _Part) -> None:
     """Refuses what is no picture, and what may be a part only."""
+    why = ""
+    remedy = "look at the address in a browser"
     if file.is_picture:
         why = why_no_picture(part.path, decodes=not part.has_end)
-        remedy = "look at the address in a browser"
-    else:
-        why = "" if part.has_end or file.checksum or file.num_bytes is not None else "an answer without a length"
+    elif part.is_page and not file.checksum and file.path.suffix not in {".html", ".htm"}:
+        why = "a page in place of the file"
+    elif not (part.has_end or file.checksum or file.num_bytes is not None):
+        why = "an answer without a length"
         remedy = "give its checksum, as in https://HOST/FILE#md5=SUM"
     if why:
         part.remove()

@@ -86,9 +86,22 @@ def _of_archive(name: str, archive: Path, default_license: str) -> SourceContent
         root = Path(folder, stem(archive))
         for member in members(archive):
             path = root / member.name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-        contents = read_image_folder(name, root, default_license)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.open("ab").close()
+            except OSError as error:  # a name of 256 bytes, or one that is a file's and a folder's
+                problem = f"{archive} holds a member whose name no file can have"
+                remedy = "take the archive from its publisher, or pack it again with other names"
+                raise DataError(problem, value=f"{member.name[:100]}: {error.strerror}", remedy=remedy) from error
+        try:
+            contents = read_image_folder(name, root, default_license)
+        except DataError as error:
+
+            def told(text: object) -> str:
+                return str(text).replace(folder, str(archive.parent))
+
+            problem = f"{archive}, once it is unpacked: {error.problem}"
+            raise DataError(problem, value=told(error.value), limit=error.limit, remedy=told(error.remedy)) from error
     return msgspec.structs.replace(contents, root=archive, archives=(archive,))
 
 

@@ -206,7 +206,7 @@ def _complete_shards(pass_: Stream, out: Path, identity: str) -> list[pa.Table]:
         facts = table.schema.metadata or {}
         if facts.get(_IDENTITY) != identity.encode():
             raise DataError(
-                "the folder holds shards of other pictures, or that were packed with other options",
+                "the folder holds shards of other pictures or options, or of an archive that was written again since",
                 value=index,
                 limit="an empty folder, or the folder of an unfinished run with the same archives and options",
                 remedy="name another folder, or remove these shards",
@@ -218,7 +218,7 @@ def _complete_shards(pass_: Stream, out: Path, identity: str) -> list[pa.Table]:
 
 
 def _identity(pass_: Stream, options: PackOptions) -> str:
-    stats = [(archive.name, archive.stat().st_size) for archive in pass_.archives]
+    stats = [(archive.name, (found := archive.stat()).st_size, found.st_mtime_ns) for archive in pass_.archives]
     fixed = {name: getattr(options, name) for name in ("short_side_px", "quality", "shard_mb")}
     wanted = list(pass_.kept_bytes.items())
     return hashlib.sha256(msgspec.json.encode([pass_.source, stats, fixed, wanted])).hexdigest()

@@ -1,4 +1,5 @@
 import os
+import zipfile
 
 import pytest
 from hypothesis import given
@@ -186,3 +187,24 @@ def test_a_name_that_is_not_utf8_is_an_error(name, tmp_path):
         pytest.skip("this file system takes UTF-8 only")
     with pytest.raises(DataError, match=r"not UTF-8 .*G\\xe4nse"):
         read_image_folder("plants", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["Rosa/1.jpg", "Rosa/1.jpg/x.jpg"], r"plants\.zip holds a member .*Rosa/1.jpg/x.jpg: File exists"),
+        (["Rosa/1.jpg/x.jpg", "Rosa/1.jpg"], r"plants\.zip holds a member .*Rosa/1.jpg: Is a directory"),
+        ([f"Rosa/{'x' * 256}"], r"plants\.zip holds a member .*got Rosa/xxx.*: File name too long"),
+        (
+            ["Rosa/2019/1.jpg"],
+            r"plants\.zip, once it is unpacked: .*got {folder}/plants/Rosa;.*prepare {folder}/plants/Rosa;",
+        ),
+        (["1.jpg", "2.jpg"], r"plants\.zip, once it is unpacked: .*holds 2 pictures .*got {folder}/plants"),
+    ],
+)
+def test_an_error_names_the_archive_and_the_member(names, problem, tmp_path):
+    with zipfile.ZipFile(tmp_path / "plants.zip", "w") as packed:
+        for name in names:
+            packed.writestr(name, b"")
+    with pytest.raises(DataError, match=problem.replace("{folder}", str(tmp_path))):
+        read_image_folder("plants", tmp_path / "plants.zip")
