@@ -77,7 +77,9 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replaces the content of a file, see `replaced`."""
+    """Replaces the content of a file, see `replaced`; what killed processes left of an earlier try is removed."""
+    if path.exists():
+        remove_leftovers(path, older_than_s=_ABANDONED_S)
     with replaced(path) as stream:
         stream.write(content)
 

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -30,16 +30,17 @@ from models.program import STARTED_BY_FLORA, explain_missing_packages, run_progr
 explain_missing_packages("make train-env")
 
 import tyro
+from msgspec import Meta
 from msgspec.structs import replace
 
 from models.bundle import BUNDLE_FILE
 from models.errors import DataError, RecipeError
-from training.dataset.collection import CutShare
+from training.dataset.collection import CutShare, read_collection
 from training.dataset.download import Download, download
 from training.dataset.manifest import MANIFEST_FILE
 from training.dataset.others import NEGATIVES_LIST, UNKNOWN_LISTS
 from training.dataset.report.page import HTML_FILE
-from training.engine.stop_signal import EXIT_REQUEUE
+from training.engine.stop_signal import EXIT_INTERRUPTED, EXIT_REQUEUE
 from training.machine import find_gpus
 from training.recipe import read_recipe
 from training.toml_file import RECIPES, Section, check_section, read_toml
@@ -59,8 +60,16 @@ class Flora(Section, frozen=True, kw_only=True):
     """A collection, as for `prepare.py sources`."""
     recipe: str
     """A recipe of train.py."""
-    num_pictures: int = 0
+    num_pictures: Annotated[int, Meta(ge=0)] = 0
     """That training will see, about; forecasts need it as long as there are no data."""
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name) <= 100 or self.name[0] in ".-" or "/" in self.name:
+            raise ValueError(
+                f"the name {self.name[:100]!r} needs up to 100 characters without slash, dash or dot first"
+            )
+        if not (self.name + self.description).isprintable():
+            raise ValueError("name and description are lines without control characters")
 
 
 class Command(Section, frozen=True, kw_only=True):
@@ -121,6 +130,18 @@ def run(command: Command) -> None:
         cards, _ = find_gpus()
         command = replace(command, recipe="own_folder" if cards else "plants")
         print(f"recipe: {command.recipe}, since this machine has {cards[0] if cards else 'no GPU'}; or give --recipe")
+    stopped: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    try:
+        _run_steps(command, stopped)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    registry = command.out / "registry"
+    print(f"Look at: {command.out / 'data' / HTML_FILE}, and the mistakes in {command.out / 'report'}")
+    print(f"Serve it: python -m serving --bundle {registry / 'current'}")
+
+
+def _run_steps(command: Command, stopped: list[int]) -> None:
     for step in steps(command):
         done = step.result.exists()
         told = f"done, {step.result} is there" if done else shlex.join(["python", *step.arguments])
@@ -131,10 +152,9 @@ def run(command: Command) -> None:
             for sentence in step.needs():
                 print(f"  {sentence}", flush=True)
         else:
-            _start(step)
-    registry = command.out / "registry"
-    print(f"Look at: {command.out / 'data' / HTML_FILE}, and the mistakes in {command.out / 'report'}")
-    print(f"Serve it: python -m serving --bundle {registry / 'current'}")
+            _start(step, stopped)
+        if stopped:
+            raise SystemExit(EXIT_REQUEUE)
 
 
 def steps(command: Command) -> Iterator[Step]:
@@ -149,7 +169,8 @@ def steps(command: Command) -> Iterator[Step]:
     if is_folder:
         files = sum(path.is_file() for path in command.flora.rglob("*"))
         name = command.flora.resolve().name
-        flora = Flora(name=name, description="", collection="", recipe="own_folder", num_pictures=files)
+        plain = {"name": name, "description": "", "collection": "", "recipe": "own_folder", "num_pictures": files}
+        flora = check_section(plain, Flora, str(command.flora), what="folder")
     else:
         flora = read_flora(command.flora)
         if command.calibration_share:
@@ -160,12 +181,12 @@ def steps(command: Command) -> Iterator[Step]:
         packed = command.out / "packed"
     recipe = command.recipe or flora.recipe
     read_recipe(Path(recipe))  # a wrong one ends here, and missing weights in the next step, before hours of work
-    train = ["train", recipe, *(["--weights", command.weights] if command.weights else [])]
+    train: list[object] = ["train", recipe, ("--weights", command.weights)]
     if flora.num_pictures:
         yield Step("forecast", _program(*train, "--forecast", flora.num_pictures), packed / MANIFEST_FILE)
     if is_folder:
-        share = ["--calibration-share", command.calibration_share] if command.calibration_share else []
-        yield Step("prepare", _program("prepare", "folder", command.flora, "--out", data, *share), data / MANIFEST_FILE)
+        share = ("--calibration-share", command.calibration_share)
+        yield Step("prepare", _program("prepare", "folder", command.flora, "--out", data, share), data / MANIFEST_FILE)
     else:
         yield from _from_collection(flora, command, packed / MANIFEST_FILE)
     run_folder = command.out / "run"
@@ -173,10 +194,9 @@ def steps(command: Command) -> Iterator[Step]:
     flags: list[object] = ["--data", packed, "--run", run_folder, "--auto-resume", *_others(data, _TRAIN)]
     yield Step("train", _program(*train, *flags), bundle / BUNDLE_FILE)
     best = run_folder / "best.pt"
-    about = command.description or flora.description
-    description = ["--description", about] if about else []
+    about = ("--description", command.description or flora.description)
     export: list[object] = ["export", "--checkpoint", best, "--data", packed, "--out", bundle, "--name", flora.name]
-    yield Step("export", _program(*export, *description, *_others(data, _EXPORT)), bundle / BUNDLE_FILE)
+    yield Step("export", _program(*export, about, *_others(data, _EXPORT)), bundle / BUNDLE_FILE)
     report = command.out / "report"
     evaluate: list[object] = ["evaluate", "--data", packed, "--bundle", bundle, "--out", report]
     yield Step("evaluate", _program(*evaluate, *_others(data, _TEST)), report / "bundle-test.json")
@@ -187,17 +207,21 @@ def steps(command: Command) -> Iterator[Step]:
 def _from_collection(flora: Flora, command: Command, result: Path) -> Iterator[Step]:
     collection = flora.collection
     without = ["--without", *command.without] if command.without else []
-    mirror = ["--mirror", command.mirror] if command.mirror else []
+    mirror = ("--mirror", command.mirror)
     yes = ["--yes"] if command.yes else []
-    keep_free = []
+    keep_free = 0
     if flora.num_pictures and _disk_of(command.root) == _disk_of(command.out):
-        keep_free = ["--keep-free-gb", f"{flora.num_pictures * _PACKED / 1e9:.0f}"]
+        keep_free = round(flora.num_pictures * _PACKED / 1e9)
+    read_collection(Path(collection), command.without)  # a wrong one ends here, too
     common = [collection, "--root", command.root, *without]
     wanted = Download(
         collection=Path(collection), root=command.root, without=command.without, mirror=command.mirror, dry_run=True
     )
     yield Step(
-        "download", _program("prepare", "download", *common, *mirror, *keep_free, *yes), result, partial(_sizes, wanted)
+        "download",
+        _program("prepare", "download", *common, mirror, ("--keep-free-gb", keep_free), *yes),
+        result,
+        partial(_sizes, wanted),
     )
     written = ["--out", command.out / "data", "--shards", result.parent]
     yield Step("prepare", _program("prepare", "sources", *common, *written), result)
@@ -232,7 +256,20 @@ def read_flora(path: Path) -> Flora:
 
 
 def _program(name: object, *arguments: object) -> list[str]:
-    return [os.path.relpath(_PROJECT / "training" / f"{name}.py"), *map(str, arguments)]
+    words = [word for argument in arguments for word in _words(argument)]
+    return [os.path.relpath(_PROJECT / "training" / f"{name}.py"), *words]
+
+
+def _words(argument: object) -> list[str]:
+    """Returns the words of an argument: a value, or a flag and its value; nothing for a flag whose value is none."""
+    if isinstance(argument, Path) and str(argument).startswith("-"):
+        return [f"./{argument}"]
+    if not isinstance(argument, tuple):
+        return [str(argument)]
+    flag, value = argument
+    if str(value).startswith("-"):
+        return [f"{flag}={value}"]
+    return [flag, str(value)] if value else []
 
 
 def _others(data: Path, unknown: str) -> list[str]:
@@ -241,8 +278,11 @@ def _others(data: Path, unknown: str) -> list[str]:
     return [word for flag, path in lists.items() if path.is_file() for word in (flag, str(path))]
 
 
-def _start(step: Step) -> None:
-    """Runs a program to its end, and ends with its exit code if it fails; it gets the signals that stop this one."""
+def _start(step: Step, stopped: list[int]) -> None:
+    """Runs a program to its end, and ends with its exit code if it fails.
+
+    It gets the signals that stop this one. They are added to `stopped`, and nothing is started after them.
+    """
     program, *arguments = step.arguments
     launcher = [sys.executable]
     if step.name == "train" and _num_gpus() > 1:
@@ -250,21 +290,24 @@ def _start(step: Step) -> None:
     # Longer than torchrun's 30 s, for the last step and the checkpoint.
     environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "240"} | os.environ | {STARTED_BY_FLORA: "1"}
     process = subprocess.Popen([*launcher, program, *arguments], env=environment)
-    stopped: list[int] = []
 
     def stop(number: int, _frame: object) -> None:
         stopped.append(number)
         process.terminate()
 
     # Ctrl-C reaches the program too: the terminal sends it to both. SIGTERM comes to this process alone.
-    before = [signal.signal(signal.SIGINT, lambda *_: None), signal.signal(signal.SIGTERM, stop)]
+    handlers = {signal.SIGINT: lambda number, _: stopped.append(number), signal.SIGTERM: stop}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    if stopped:  # since the step before
+        process.terminate()
     code = process.wait()
-    signal.signal(signal.SIGINT, before[0])
-    signal.signal(signal.SIGTERM, before[1])
-    if code:
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    if code or stopped:
         flags = "; --help says where flags that its message names belong" if code == 1 else ""
         sys.stderr.write(f"{step.name} ended with code {code}; the same command continues there{flags}\n")
-        raise SystemExit(EXIT_REQUEUE if stopped else code if code > 0 else 128 - code)
+        code = code if code >= 0 else 128 - code
+        raise SystemExit(EXIT_REQUEUE if signal.SIGTERM in stopped else code or EXIT_INTERRUPTED)
 
 
 def _num_gpus() -> int:

@@ -3,7 +3,7 @@ import stat
 
 import pytest
 
-from models.atomic_file import remove_leftovers, replace_together, replaced
+from models.atomic_file import remove_leftovers, replace_together, replaced, write_bytes
 
 
 def test_a_failing_block_leaves_the_old_file_unchanged(tmp_path):
@@ -69,10 +69,11 @@ def test_leftovers_of_killed_processes_are_removed_but_not_younger_files(tmp_pat
     for path in (old, young, other):
         path.write_bytes(b"half")
     os.utime(old, (0, 0))
-    remove_leftovers(tmp_path / "a.txt", older_than_s=60)
-    assert set(tmp_path.iterdir()) == {young, other}
+    (tmp_path / "a.txt").touch()
+    write_bytes(tmp_path / "a.txt", b"new")
+    assert set(tmp_path.iterdir()) == {tmp_path / "a.txt", young, other}
     remove_leftovers(tmp_path / "a.txt")
-    assert set(tmp_path.iterdir()) == {other}
+    assert set(tmp_path.iterdir()) == {tmp_path / "a.txt", other}
 
 
 def test_writers_with_the_same_process_id_do_not_disturb_each_other(tmp_path, monkeypatch):

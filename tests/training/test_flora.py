@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 from training import flora as module
 from training.dataset.manifest import Manifest
 from training.dataset.transfer import NoAnswer
-from training.engine.stop_signal import EXIT_REQUEUE
+from training.engine.stop_signal import EXIT_INTERRUPTED, EXIT_REQUEUE
 from training.flora import Command, run, steps
 from training.machine import Gpu
 
@@ -100,6 +100,7 @@ def test_lists_of_the_data_set_reach_training_and_export(tmp_path):
     assert "unknown_train.csv" in found["train"]
     assert "unknown_export.csv" in found["export"]
     assert "--unknown" not in found["evaluate"]
+    assert f"--checkpoint {tmp_path / 'out' / 'run' / 'best.pt'} " in found["export"]
     assert all("negatives.csv" in found[name] for name in ("train", "evaluate", "export"))
 
 
@@ -129,27 +130,83 @@ def test_an_unknown_flora_is_one_clear_error(tmp_path):
 SIGTERM_TO_FLORA = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
 
 
+def done_all_the_same(number):
+    """A program that is told to stop in its last second."""
+    write = "open(sys.argv[sys.argv.index('--out') + 1] + '/manifest.parquet', 'w')"
+    return f"import os, signal, sys; signal.signal(15, lambda *_: None); os.kill(os.getppid(), {number}); {write}"
+
+
 @pytest.mark.parametrize(
     ("program", "code", "said"),
-    [("raise SystemExit(3)", 3, "ended with code 3"), (SIGTERM_TO_FLORA, EXIT_REQUEUE, "the same command continues")],
+    [
+        ("raise SystemExit(3)", 3, "ended with code 3"),
+        (SIGTERM_TO_FLORA, EXIT_REQUEUE, "the same command continues"),
+        (done_all_the_same(15), EXIT_REQUEUE, "ended with code 0; the same command continues"),
+        (done_all_the_same(2), EXIT_INTERRUPTED, "ended with code 0; the same command continues"),
+    ],
 )
-def test_a_step_that_fails_ends_with_its_code_and_after_sigterm_a_scheduler_may_start_it_again(
+def test_after_a_failure_or_a_signal_nothing_is_started_and_a_scheduler_may_start_it_again(
     program, code, said, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(module, "_PROJECT", tmp_path)
-    for name in ("plants", "training"):
-        (tmp_path / name).mkdir()
+    for name in ("plants", "training", "out/data"):
+        (tmp_path / name).mkdir(parents=True)
     (tmp_path / "training" / "prepare.py").write_text(program)
     with pytest.raises(SystemExit) as ended:
         run(command(tmp_path))
     assert ended.value.code == code
-    assert said in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert said in told.err
+    assert "train: " not in told.out
+
+
+def test_sigterm_between_two_steps_is_not_forgotten(tmp_path, monkeypatch, capsys):
+    (tmp_path / "plants").mkdir()
+    monkeypatch.setattr(module, "_start", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit) as ended:
+        run(command(tmp_path))
+    assert ended.value.code == EXIT_REQUEUE
+    assert "train: " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"name": "../../x"}, "'../../x' needs up to 100 characters"),
+        ({"name": "--help"}, "dash or dot first"),
+        ({"name": ""}, "the name ''"),
+        ({"name": "x" * 101}, "up to 100"),
+        ({"name": "a\0"}, "control characters"),
+        ({"description": "a\nb"}, "control characters"),
+        ({"num_pictures": -5}, "num_pictures"),
+        ({"recipe": "--help"}, "no such recipe"),
+        ({"collection": "--help"}, "no such collection"),
+    ],
+)
+def test_a_mistake_in_a_flora_ends_before_anything_starts(change, problem, tmp_path):
+    flora = {"name": "mine", "description": "", "collection": "data_mini", "recipe": str(RECIPE)} | change
+    (tmp_path / "mine.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in flora.items()))
+    with pytest.raises(RecipeError, match=problem):
+        list(steps(Command(flora=tmp_path / "mine.toml", out=tmp_path / "out")))
+
+
+def test_values_that_look_like_flags_are_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("-plants").mkdir()
+    asked = Command(flora=Path("-plants"), out=Path("-out"), recipe=str(RECIPE), weights="-w", description="--yes")
+    with pytest.raises(RecipeError, match="the name '-plants'"):
+        list(steps(asked))
+    Path("-plants").rename("plants")
+    found = {step.name: step.arguments[1:] for step in steps(replace(asked, flora=Path("plants")))}
+    assert found["prepare"] == ["folder", "plants", "--out", "./-out/data"]
+    assert "--weights=-w" in found["train"]
+    assert found["export"][-1] == "--description=--yes"
 
 
 def test_what_comes_next_is_not_told_by_a_step_since_flora_starts_it(tmp_path, capfd):
     write_pictures(tmp_path / "plants", 1)
     step = next(step for step in steps(command(tmp_path)) if step.name == "prepare")
-    module._start(step)
+    module._start(step, [])
     said = capfd.readouterr().out
     assert f"Written: {step.result}" in said
     assert "Next:" not in said

@@ -376,6 +376,13 @@ def test_kill_at_any_moment_leaves_a_working_pointer(tmp_path, versions, action)
     assert len(outcomes) > 6
 
 
+def test_a_change_removes_what_a_killed_one_left(tmp_path, versions):
+    registry = Registry(tmp_path)
+    (tmp_path / ".history.jsonl.1.part").touch()
+    promote(registry, versions[0])
+    assert not [*tmp_path.glob(".*.part")]
+
+
 @pytest.mark.parametrize("action", ["promote", "rollback"])
 def test_error_at_any_moment_leaves_a_working_pointer(tmp_path, versions, action, monkeypatch):
     step = 0
