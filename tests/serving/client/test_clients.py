@@ -43,6 +43,11 @@ def test_a_wrong_address_is_refused(url):
         checked_url(url)
 
 
+@pytest.mark.parametrize("url", ["ftp://ann:secret@host/", "http://ann:secret@host/?q"])
+def test_a_refused_address_shows_no_password(url):
+    assert "secret" not in outcome_of(checked_url, url)[1]
+
+
 @given(st.text(max_size=30), st.sampled_from(["", "http://", "https://user:pass@", "http://["]))
 def test_any_address_is_taken_or_refused(text, start):
     url, told = outcome_of(checked_url, start + text)

@@ -40,6 +40,12 @@ def test_pictures_of_a_class_within_a_minute_at_one_place_are_one_plant():
     assert len(set(codes)) == 4
 
 
+def test_a_degree_of_longitude_is_half_as_long_at_60_degrees_north():
+    for latitude, num_plants in ((60.0, 1), (0.0, 2)):
+        codes = observation_codes([at(0, (latitude, 8.0)), at(1, (latitude, 8.00035))])
+        assert len(set(codes.tolist())) == num_plants
+
+
 def test_a_photograph_between_two_others_without_a_place_or_late_in_a_row_keeps_them_one_plant():
     here = (50.0, 8.0)
     lost = observation_codes([at(0, here), at(10), at(20, here)]).tolist()

@@ -48,6 +48,15 @@ def test_every_class_gives_the_same_share():
         assert [counts[label, split] for split in ("test", "validation", "calibration", "train")] == [10, 8, 8, 24]
 
 
+def test_each_split_is_drawn_with_numbers_of_its_own():
+    pictures = generated(num_classes=1, per_class=1000)
+    test, validation = (
+        {name for name, split in draw_splits(pictures, **shares).items() if split != "train"}
+        for shares in ({"test": 0.5, "validation": 0.0}, {"test": 0.0, "validation": 0.5})
+    )
+    assert (len(test), len(validation), len(test & validation)) == (500, 500, 233)
+
+
 def test_groups_never_straddle():
     pictures = generated(per_group=4)
     splits, of_group = draw_splits(pictures, calibration=0.2), defaultdict(set)
