@@ -129,7 +129,7 @@ class _Server:
             self.not_before = monotonic() + pause_s
 
     @property
-    def is_given_up(self) -> bool:
+    def is_left(self) -> bool:
         return self.num_silent >= _MOST_SILENT or self.paused_s > _LONGEST_PAUSE_S
 
 
@@ -174,7 +174,7 @@ def _results(servers: list[_Server], fetcher: Fetcher, at_once: int) -> Iterator
                         server.waiting.append((path, file, num_tries))
                     else:
                         yield path, error
-                    if server.is_given_up:
+                    if server.is_left:
                         yield from ((path, error) for path, *_ in server.waiting)
                         server.waiting.clear()
                 servers = [each for each in servers if each.waiting or each.num_running]
