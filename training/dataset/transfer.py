@@ -23,7 +23,8 @@ import msgspec
 
 from models.atomic_file import sync
 from models.errors import DataError, PictureError, without_password
-from models.preprocess import read_picture, sniff_format
+from models.file_structure import sniff_format
+from models.preprocess import read_picture
 from models.retry_after import retry_after_s
 
 _AGENT: Final = "botanify (fetches training data)"

@@ -231,6 +231,8 @@ def examine_bytes(path: str, data: bytes) -> Outcome:
     """
     try:
         picture = read_picture(data, min_side_px=_HASHED_SIDE_PX)
+        if picture.is_cut_off:  # what the service answers with a warning is no picture to learn from
+            raise UnreadableImage("the JPEG picture is cut off at its end")
         _require_whole(data)
     except PictureError as error:
         return Failure(error.code, error.problem if error.value is None else f"{error.problem} ({error.value})")

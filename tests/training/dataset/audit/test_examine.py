@@ -78,7 +78,7 @@ def bits_apart(first, second):
 def test_each_fault_is_found_with_its_reason_and_in_the_order_given(examine_files, tmp_path):
     sound = jpeg(photograph())
     png = io.BytesIO()
-    Image.new("L", (8000, 6000)).save(png, "PNG")
+    Image.new("L", (8000, 9000)).save(png, "PNG")
     files = [
         write(tmp_path / "page.jpg", b"<html>not found</html>"),
         write(tmp_path / "empty.jpg", b""),
