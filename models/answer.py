@@ -172,15 +172,7 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         taxa=best_taxa(taxa_T, model.taxonomy, question.top_k),
         genera=best_groups(taxa_T, model.taxonomy.genera, question.top_k),
         families=best_groups(taxa_T, model.taxonomy.families, question.top_k),
-        pictures=[
-            PictureAnswer(
-                weight=float(weight),
-                plant_score=None if plant_B is None else float(plant_B[index]),
-                taxa=best_taxa(alone_BT[index], model.taxonomy, _TAXA_PER_PICTURE),
-                place=None if place is None else PlaceNote(vision_BT[index], place.ratio_T),
-            )
-            for index, weight in enumerate(weight_B)
-        ],
+        pictures=_by_picture(alone_BT, vision_BT, weight_B, plant_B, place, model.taxonomy),
         plant_score=None if plant_N is None else float(plant_N[0]),
         candidates=candidates,
         discarded_mass=discarded,
@@ -188,6 +180,26 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         look_alikes=look_alikes,
         harmful=_possible_harm(scores_BT, verdict, candidates, look_alikes, model.taxonomy),
     )
+
+
+def _by_picture(
+    alone_BT: Doubles,
+    vision_BT: Doubles,
+    weight_B: Doubles,
+    plant_B: Doubles | None,
+    place: PlaceNote | None,
+    taxonomy: Taxonomy,
+) -> list[PictureAnswer]:
+    """Returns what each picture says by itself, with and without the place."""
+    return [
+        PictureAnswer(
+            weight=float(weight),
+            plant_score=None if plant_B is None else float(plant_B[index]),
+            taxa=best_taxa(alone_BT[index], taxonomy, _TAXA_PER_PICTURE),
+            place=None if place is None else PlaceNote(vision_BT[index], place.ratio_T),
+        )
+        for index, weight in enumerate(weight_B)
+    ]
 
 
 def _possible_harm(

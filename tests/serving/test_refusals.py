@@ -10,7 +10,7 @@ from PIL import Image
 
 from serving.loaded_bundle import LoadedBundle
 from serving.schemas import Parameters
-from tests.models.pictures import claiming_size
+from tests.models.pictures import claiming_size, png
 from tests.serving.conftest import wait_until_ready
 from tests.serving.tiny import FakeNetwork, assert_problem, encode, jpeg, post
 
@@ -41,7 +41,7 @@ def test_a_picture_may_need_540_megabytes_but_not_800(client):
         (b"just some text", 415, "unsupported_format"),
         (jpeg(size=(300, 300))[:500], 422, "unreadable_image"),
         (b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(50), 422, "unreadable_image"),
-        (claiming_size("PNG", (100, 100)), 422, "unreadable_image"),
+        (png((100, 100), 8, 2, []), 422, "unreadable_image"),
     ],
     ids=["text", "JPEG", "HEIC", "PNG without pixels"],
 )

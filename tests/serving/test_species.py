@@ -181,7 +181,7 @@ def test_list_is_a_text_file_with_one_name_per_line_and_comments(tmp_path):
 @pytest.mark.parametrize("sign", ["\u2028", "\x85", "\f", "\r"])
 def test_only_a_line_feed_ends_a_name_of_a_list(tmp_path, sign):
     (tmp_path / "garden.txt").write_bytes(f"# not{sign}Rosa\r\nCrocus\r\n".encode())
-    assert read_taxa_lists(tmp_path) == {"garden": ("Crocus",)}
+    assert read_taxa_lists(tmp_path) == {"garden": {"Crocus": 2}}
 
 
 def test_a_list_that_is_a_pipe_is_an_error_and_not_waited_for(tmp_path):

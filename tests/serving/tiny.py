@@ -242,7 +242,7 @@ class InProcessDecoder:
 
     async def decode(self, data, spec, time=None):
         pixels, picture = await asyncio.to_thread(picture_to_input, data, spec)
-        return Decoded(pixels, picture.width, picture.height, picture.format, picture.capture)
+        return Decoded(pixels, picture.width, picture.height, picture.format, picture.capture, picture.is_cut_off)
 
 
 class FakeNetwork:

@@ -160,7 +160,7 @@ BROKEN = {
     "no folder": ({}, "folder nowhere", "no such folder"),
     "no pictures": ({"flowers/Rosa/notes.txt": "none yet"}, "folder flowers", "holds no pictures"),
     "no Latin name": ({"list.csv": "path,scientific_name\na.png,Подсолнух\n"}, "table list.csv", "Latin letters"),
-    "colon in its name": ({}, "table list.csv --source a:b", "without a colon", "bad_recipe"),
+    "colon in its name": ({}, "table list.csv --source a:b", "without colon", "bad_recipe"),
 }
 
 

@@ -7,11 +7,10 @@ import hashlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from PIL import Image
-from torch import Tensor
 
 from models.errors import DataError
 from models.preprocess import PIXEL_LIMITS
@@ -19,6 +18,9 @@ from models.skipped import NO_PICTURES, walk
 from models.text_table import TextTable
 from training.dataset.sources.table import on_disk
 from training.recipe import NegativesRecipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NOT_A_PLANT: Final = -1
 """The label of a picture without a plant, which has no output. In a batch these pictures come last."""
@@ -103,12 +105,12 @@ def pictures_of_no_class(recipe: NegativesRecipe) -> tuple[Negatives, Negatives]
     return list_negatives(recipe.negatives), list_negatives(recipe.unknown, label=UNKNOWN_PLANT)
 
 
-def num_plants(labels: Tensor) -> int:
+def num_plants(labels: "Tensor") -> int:
     """How many pictures of a batch have a class; waits for the device of the labels, so give those of the loader."""
     return int((labels >= 0).sum())
 
 
-def num_unknown(labels: Tensor) -> int:
+def num_unknown(labels: "Tensor") -> int:
     """How many pictures of a batch are plants of no class; waits as `num_plants` does."""
     return int((labels == UNKNOWN_PLANT).sum())
 
