@@ -7,6 +7,7 @@ probabilities -> verdict, lists, and the candidate set. What is the same for tho
 Letters in names: B pictures of one plant, N pictures or plants, F features, O outputs, T taxa.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -167,12 +168,13 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     is_known = verdict.rank != "not_a_plant" and not verdict.unknown_plant
     candidates = _candidates(alone_BT, weight_B > 0, taxa_T, model, question, is_known=is_known)
     scores_BT = np.vstack([taxa_T, alone_BT[weight_B > 0]])
+    places = [None if place is None else PlaceNote(vision_T, place.ratio_T) for vision_T in vision_BT]
     return PlantAnswer(
         verdict=verdict,
         taxa=best_taxa(taxa_T, model.taxonomy, question.top_k),
         genera=best_groups(taxa_T, model.taxonomy.genera, question.top_k),
         families=best_groups(taxa_T, model.taxonomy.families, question.top_k),
-        pictures=_by_picture(alone_BT, vision_BT, weight_B, plant_B, place, model.taxonomy),
+        pictures=_by_picture(alone_BT, weight_B, plant_B, places, model.taxonomy),
         plant_score=None if plant_N is None else float(plant_N[0]),
         candidates=candidates,
         discarded_mass=discarded,
@@ -184,10 +186,9 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
 
 def _by_picture(
     alone_BT: Doubles,
-    vision_BT: Doubles,
     weight_B: Doubles,
     plant_B: Doubles | None,
-    place: PlaceNote | None,
+    places: Sequence[PlaceNote | None],
     taxonomy: Taxonomy,
 ) -> list[PictureAnswer]:
     """Returns what each picture says by itself, with and without the place."""
@@ -196,7 +197,7 @@ def _by_picture(
             weight=float(weight),
             plant_score=None if plant_B is None else float(plant_B[index]),
             taxa=best_taxa(alone_BT[index], taxonomy, _TAXA_PER_PICTURE),
-            place=None if place is None else PlaceNote(vision_BT[index], place.ratio_T),
+            place=places[index],
         )
         for index, weight in enumerate(weight_B)
     ]
