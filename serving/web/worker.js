@@ -2,10 +2,11 @@
 // The service writes two constants above this text: VERSION changes with any file of the page, FILES are the addresses of those that
 // the page needs. Everything else, such as /identify and what needs a key, never passes through here.
 
-const SHELL = `botanify-shell-${VERSION}`;
 const SHARED = "botanify-shared"; // install.js takes them out
 const PATIENCE_MS = 4000; // longer than any file takes on a connection that is of use
-const ROOT = new URL("../", self.location).pathname; // the service may stand behind a path
+const ROOT = new URL("../", self.location).pathname; // the service may stand behind a path, and others beside it
+const SHELLS = `botanify-shell-${ROOT}-`;
+const SHELL = SHELLS + VERSION;
 const KEPT = FILES.map((path) => ROOT + path.slice(1));
 const PAGES = KEPT.filter((path) => path === ROOT || path.endsWith(".html"));
 
@@ -15,7 +16,8 @@ self.addEventListener("install", (event) => {
 });
 
 self.addEventListener("activate", (event) => {
-  const forgetOthers = (names) => Promise.all(names.filter((name) => name.startsWith("botanify-shell-") && name !== SHELL).map((name) => caches.delete(name)));
+  const isOld = (name) => (name.startsWith(SHELLS) && name !== SHELL) || /^botanify-shell-\w/.test(name); // older versions named no root
+  const forgetOthers = (names) => Promise.all(names.filter(isOld).map((name) => caches.delete(name)));
   event.waitUntil(Promise.all([self.clients.claim(), caches.keys().then(forgetOthers)]));
 });
 
