@@ -75,7 +75,9 @@ def page_routes() -> list[ControllerRouterHandler]:
 @get(["/", "/web/{name:path}"], include_in_schema=False, sync_to_thread=False, opt={PRECOMPRESSED: True})
 def _file(request: Request[Any, Any, Any], name: FromPath[Path] = _PAGE) -> Response[bytes]:
     path = name.as_posix().lstrip("/")
-    chosen = [request.query_params.get("lang", ""), request.cookies.get("lang", "")]
+    cookies = (each.strip().partition("=") for each in request.headers.get("cookie", "").split(";"))
+    remembered = [value for name, _, value in cookies if name == "lang"]  # of the page's path before one of the host
+    chosen = [request.query_params.get("lang", ""), *remembered]
     language = _language(chosen, request.headers.get("accept-language", ""))
     file = _web_files().get((path, "")) or _web_files().get((path, language))
     if file is None:
