@@ -35,7 +35,7 @@ function plantOf({ id, date, answer, pictures, correction = null, note = "", whe
   const { verdict, model, predictions, images, warnings } = answer;
   const isWhole = [id, date, verdict.rank, verdict.name ?? "none", model.label_hash].every((text) => typeof text === "string" && text)
     && [predictions, images, warnings].every(Array.isArray)
-    && verdict.score >= 0 && verdict.score <= 1
+    && typeof verdict.score === "number" && verdict.score >= 0 && verdict.score <= 1
     && id.length <= LONGEST_ID && JSON.stringify(answer).length <= LONGEST_ANSWER && pictures.length <= MAX_PICTURES;
   if (!isWhole) throw new TypeError("no plant");
   const said = (text) => (typeof text === "string" ? text.slice(0, LONGEST_TEXT) : "");

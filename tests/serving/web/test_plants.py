@@ -160,6 +160,7 @@ def test_another_file_is_no_export(page, text):
         {"answer": {}},
         {"answer": answer(score=1e999)},
         {"answer": answer(score=-0.1)},
+        {"answer": answer(score=None)},
         {"answer": answer(name={})},
         {"answer": answer(warnings=["x" * 1_000_000])},
         {"date": "yesterday"},
