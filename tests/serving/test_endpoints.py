@@ -122,8 +122,6 @@ def test_viewer_and_page_load_nothing_from_other_hosts(client):
         assert response.headers["content-type"].startswith("text/html")
         assert not re.search(r"""(src|href|url)\s*=\s*["']?(https?:)?//""", response.text)
         assert "default-src 'self'" in response.headers["content-security-policy"]
-        for loaded in re.findall(r'(?:src|href)="(/web/[^"]+)"', response.text):
-            assert client.get(loaded).status_code == 200, loaded
 
 
 # ---- addresses and methods
