@@ -128,7 +128,8 @@ def test_a_change_of_any_file_is_a_new_version(web, client, name):
 WORKER = """
 const [source, root] = args;
 const listeners = {};
-const stores = new Map(["botanify-shell-0", `botanify-shell-${root}-0`, "botanify-shell-/of-others/-0", "botanify-shared", "another-app"].map((name) => [name, new Map()]));
+const shells = ["botanify-shell-0", `botanify-shell-${root}-0`, "botanify-shell-/of-others/-0"];
+const stores = new Map([...shells, "botanify-shared", "another-app"].map((name) => [name, new Map()]));
 const opened = (name) => stores.get(name) ?? stores.set(name, new Map()).get(name);
 const caches = {
   keys: async () => [...stores.keys()],

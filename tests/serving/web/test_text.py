@@ -80,11 +80,7 @@ def test_a_number_chooses_the_form_of_a_text(page_in, language):
         ("/", {"accept-language": "nl, fr;q=0.8, es;q=0.9"}, "es"),
         ("/", {"accept-language": "nl"}, "en"),
         ("/", {"accept-language": "de", "cookie": "lang=fr"}, "fr"),
-        (
-            "/",
-            {"cookie": "lang=fr; lang=es"},
-            "fr",
-        ),  # the second for a shorter path of the host (RFC 6265, section 5.4)
+        ("/", {"cookie": "lang=fr; lang=es"}, "fr"),  # the longer path comes first (RFC 6265, section 5.4)
         ("/web/many.html?lang=es", {"accept-language": "de", "cookie": "lang=fr"}, "es"),
         ("/?lang=../../etc", {"accept-language": "de"}, "de"),
     ],
@@ -99,6 +95,20 @@ def test_the_page_comes_in_the_language_that_was_chosen_or_that_the_browser_want
         (f"?lang={each}", each, " aria-current=true" * (each == language), texts["language.name"])
         for each, texts in CATALOGUES.items()
     ]  # each to the same page
+
+
+CHOSEN = """
+const link = Object.assign(document.createElement("a"), { lang: "fr" });
+document.querySelectorAll = () => [link];
+const { setUpLanguages } = await load("install.js");
+setUpLanguages();
+link.dispatchEvent(new Event("click"));
+return document.cookie;
+"""
+
+
+def test_a_language_that_a_reader_chooses_is_remembered_for_a_year_below_the_path_of_the_service(fresh_page):
+    assert fresh_page.evaluate(CHOSEN) == f"lang=fr; path={WEB.parent}/; max-age=31536000; samesite=lax"
 
 
 def test_an_address_with_a_language_is_no_choice_since_any_site_may_link_to_it(client):
