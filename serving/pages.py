@@ -47,7 +47,7 @@ from serving.problems import MEDIA_TYPE, codes_by_status
 from serving.schemas import MAX_IMAGES, Parameters, Problem, declared, wanted_languages
 
 WEB: Final = Path(__file__).resolve().parent / "web"
-_PAGE: Final = Path()  # the name of index.html, which stands at the root alone: its addresses begin there
+_PAGE: Final = "."  # the name of index.html, which stands at the root alone: its addresses begin there
 _DEFAULT_LANGUAGE: Final = "en"
 _PARTS: Final = "parts"  # folder of what stands in several pages
 _WORKER: Final = "worker.js"
@@ -73,10 +73,9 @@ def page_routes() -> list[ControllerRouterHandler]:
 
 
 @get(["/", "/web/{name:path}"], include_in_schema=False, sync_to_thread=False, opt={PRECOMPRESSED: True})
-def _file(request: Request[Any, Any, Any], name: FromPath[Path] = _PAGE) -> Response[bytes]:
+def _file(request: Request[Any, Any, Any], name: FromPath[Path] = Path(_PAGE)) -> Response[bytes]:
     path = name.as_posix().lstrip("/")
-    cookies = (each.strip().partition("=") for each in request.headers.get("cookie", "").split(";"))
-    remembered = [value for name, _, value in cookies if name == "lang"]  # of the page's path before one of the host
+    remembered = re.findall(r"(?:^|;) ?lang=(\w+)", request.headers.get("cookie", ""))  # that of the longest path first
     chosen = [request.query_params.get("lang", ""), *remembered]
     language = _language(chosen, request.headers.get("accept-language", ""))
     file = _web_files().get((path, "")) or _web_files().get((path, language))
@@ -113,9 +112,9 @@ def _web_files() -> dict[tuple[str, str], _WebFile]:
     for path in filter(Path.is_file, sorted(WEB.rglob("*"))):
         if path.parent.name == _PARTS:
             continue
-        name = _PAGE.as_posix() if path.name == "index.html" else path.relative_to(WEB).as_posix()
+        name = _PAGE if path.name == "index.html" else path.relative_to(WEB).as_posix()
         content = path.read_bytes()
-        if _PLACEHOLDER.search(content.decode(errors="ignore")) and path.suffix == ".html":
+        if path.suffix == ".html":
             for language in _catalogues():
                 contents[name, language] = _translated(name, content.decode(), language).encode()
         else:
@@ -130,7 +129,7 @@ def _web_files() -> dict[tuple[str, str], _WebFile]:
 def _worker(contents: Mapping[tuple[str, str], bytes], version: str) -> str:
     """Returns the service worker, with a version that changes with each file, and the addresses of what it keeps."""
     names = sorted({name for name, _ in contents if not name.startswith(_NOT_OFFLINE)})
-    kept = ["/" if name == _PAGE.as_posix() else f"/web/{name}" for name in names]
+    kept = ["/" if name == _PAGE else f"/web/{name}" for name in names]
     constants = {"VERSION": version, "FILES": kept}
     lines = [f"const {name} = {msgspec.json.encode(value).decode()};\n" for name, value in constants.items()]
     return "".join(lines) + contents[_WORKER, ""].decode()
@@ -161,7 +160,7 @@ def _translated(name: str, page: str, language: str) -> str:
         f"{html.escape(texts['language.name'])}</a>"
         for each, texts in _catalogues().items()
     )
-    root = "./" if name == _PAGE.as_posix() else "../"
+    root = "./" if name == _PAGE else "../"
     more = {"language": language, "languages": " ".join(links), "root": root}
     texts = _catalogues()[language]
     return _PLACEHOLDER.sub(lambda match: more.get(match[1]) or html.escape(texts[match[1]]), page)
