@@ -52,6 +52,8 @@ _VERSION: Final = "0001"  # of the tables
 _LOCK_S: Final = 5  # a writer waits so long for another one
 _AT_ONCE: Final = 500  # ids in a statement
 _FIRST: Final = "2020"  # an earlier date is that of a clock that was not set yet
+_DOUBT: Final = "clock-in-doubt"  # a file: of what is older, all was too old at an earlier look
+_DOUBT_DAYS: Final = 0.5  # a clock that is wrong for longer is noticed
 _ORPHAN_S: Final = 3_600.0  # a picture without a row is younger only while its row is being written
 
 metadata = MetaData()
@@ -198,27 +200,41 @@ class Store:
     def purge(self, days: int) -> int:
         """Deletes what is older than `days`, and pictures that belong to nothing; returns the number of corrections.
 
+        A correction from before the clock was set counts as made now. If the newest is too old, too, nothing new came
+        or the clock is wrong: then only what was too old half a day ago goes, unless a look between found a new one.
+        What was made since the clock went wrong says nothing, so the youngest tenth of `days` does not count.
+
         Raises:
-            InputError: The clock may be wrong: the newest correction is too old, too. One that was made since the clock
-                went wrong says nothing, so the youngest tenth of `days` does not count. No correction is deleted.
+            InputError: The clock may be wrong, and no correction is deleted.
             StoreUnavailable: As `put`.
         """
         now = datetime.now(UTC)
-        before, proof = ((now - timedelta(days=age)).isoformat(timespec="seconds") for age in (days, days / 10))
+        ages = 0, days, days + _DOUBT_DAYS, days / 10
+        today, before, earlier, proof = ((now - timedelta(days=age)).isoformat(timespec="seconds") for age in ages)
         created = corrections.c.created
-        with self._engine.connect() as connection:
-            old = connection.execute(select(corrections.c.correction_id).where(created >= _FIRST, created < before))
-            ids = list(old.scalars())
+        with self._engine.begin() as connection:
+            connection.execute(update(corrections).where(created < _FIRST).values(created=today))
+            old = connection.execute(select(corrections.c.correction_id, created).where(created < before)).all()
             newest = connection.execute(select(func.max(created)).where(created < proof)).scalar()
         self._purge_files()
-        if ids and (newest or "") < before:
+        doubt = self._folder / _DOUBT
+        sure = before
+        if newest is None or newest >= before:
+            doubt.unlink(missing_ok=True)
+        else:
+            found = doubt.read_text(errors="replace") if doubt.exists() else ""
+            sure = found if found <= earlier else ""
+            if not earlier < found <= before:
+                write_bytes(doubt, before.encode())
+        ids = [each for each, made in old if made < sure]
+        if old and not ids:
             raise InputError(
-                "no correction is deleted, because the newest would go, too",
+                "no correction is deleted yet, because the newest would go, too",
                 value=newest,
                 limit=f"one after {before}",
-                remedy="correct the clock, or delete them with `python -m serving.corrections delete`",
+                remedy=f"correct the clock within {24 * _DOUBT_DAYS:g} hours if it is wrong",
             )
-        return self.delete(ids) if ids else 0
+        return self.delete(ids)
 
     def _purge_files(self) -> None:
         """Deletes pictures that belong to nothing."""
