@@ -121,14 +121,16 @@ def test_a_damaged_end_is_found_though_the_picture_is_decoded_at_reduced_scale(o
     assert [entry.code for entry in found[1:]] == ["unreadable_image"] * 3
 
 
-def test_a_truncated_jpeg_with_an_end_marker_is_found(examine_files, tmp_path):
+def test_a_truncated_jpeg_is_found_with_an_end_marker_and_without_one(examine_files, tmp_path):
     whole = jpeg(photograph())
     write(tmp_path / "whole.jpg", whole + b"a tail that some cameras add")
     write(tmp_path / "cut.jpg", whole[: len(whole) // 2] + b"\xff\xd9")
-    sound, cut = examine_files(tmp_path / "whole.jpg", tmp_path / "cut.jpg")
+    write(tmp_path / "without_end.jpg", whole[:-2])
+    sound, cut, without_end = examine_files(*(tmp_path / f"{name}.jpg" for name in ("whole", "cut", "without_end")))
     assert isinstance(sound, ImageInfo)
     assert cut.code == "unreadable_image"
     assert "truncated" in cut.reason
+    assert without_end.reason == "the JPEG picture is cut off at its end"
 
 
 def test_copies_of_a_picture_have_hashes_within_4_bits(examine_files, tmp_path):
