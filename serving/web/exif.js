@@ -45,16 +45,17 @@ function placeInTiff(tiff) {
   const gpsAt = folder(tiff, tiff.getUint32(4, isLittle), isLittle).get(GPS_FOLDER);
   if (gpsAt === undefined) return null;
   const gps = folder(tiff, tiff.getUint32(gpsAt, isLittle), isLittle);
-  const letter = (tag) => String.fromCharCode(tiff.getUint8(gps.get(tag)));
+  const count = (tag) => tiff.getUint32(gps.get(tag) - 4, isLittle);
+  const farAt = (tag) => tiff.getUint32(gps.get(tag), isLittle); // of a value of more than 4 bytes
+  const letter = (tag) => String.fromCharCode(tiff.getUint8(count(tag) > 4 ? farAt(tag) : gps.get(tag))).toUpperCase();
   if (gps.has(STATUS) && letter(STATUS) === "V") return null; // no measurement: where the camera was before
-  const degrees = (tag, sideTag, negative) => {
-    if (!gps.has(tag) || !gps.has(sideTag)) return NaN;
-    const valuesAt = tiff.getUint32(gps.get(tag), isLittle);
-    const part = (index) => tiff.getUint32(valuesAt + 8 * index, isLittle) / tiff.getUint32(valuesAt + 8 * index + 4, isLittle);
-    const sign = letter(sideTag) === negative ? -1 : 1;
-    return sign * (part(0) + part(1) / 60 + (part(2) || 0) / 3600); // seconds of 0/0: the minutes have decimals
+  const degrees = (tag, sideTag, signs) => {
+    if (!gps.has(tag) || !gps.has(sideTag) || ![2, 3].includes(count(tag))) return NaN;
+    const part = (index) => tiff.getUint32(farAt(tag) + 8 * index, isLittle) / tiff.getUint32(farAt(tag) + 8 * index + 4, isLittle);
+    const seconds = count(tag) === 3 ? part(2) || 0 : 0; // of 0/0: the minutes have decimals
+    return signs[letter(sideTag)] * (part(0) + part(1) / 60 + seconds / 3600); // NaN without its hemisphere
   };
-  const place = { latitude: degrees(LATITUDE, LATITUDE_SIDE, "S"), longitude: degrees(LONGITUDE, LONGITUDE_SIDE, "W") };
+  const place = { latitude: degrees(LATITUDE, LATITUDE_SIDE, { N: 1, S: -1 }), longitude: degrees(LONGITUDE, LONGITUDE_SIDE, { E: 1, W: -1 }) };
   return isPlace(place) ? place : null;
 }
 

@@ -103,6 +103,12 @@ NOWHERE = {1: "N", 2: (IFDRational(0, 0),) * 3, 3: "E", 4: (IFDRational(0, 0),) 
         ({1: "N", 2: (0.0, 0.0, 0.0), 3: "E", 4: (0.0, 0.0, 0.0)}, None),
         (MUNICH | {9: "A"}, (48.125, 11.566667)),
         (MUNICH | {9: "V"}, None),  # the receiver measured nothing
+        (MUNICH | {9: "v"}, None),
+        (MUNICH | {1: "s", 3: "West"}, (-48.125, -11.566667)),
+        (MUNICH | {1: ""}, None),
+        (MUNICH | {1: "E", 3: "N"}, None),
+        (MUNICH | {2: (48.0, 7.5), 4: (11.0, 34.0)}, (48.125, 11.566667)),
+        (MUNICH | {2: (48.125,)}, None),
     ],
 )
 def test_the_place_of_a_photograph_is_read_from_its_exif_data(page, place, degrees, endian):
