@@ -49,7 +49,7 @@ def write_darwin_core(output: Output, rows: Iterable[Row], run_id: str) -> int:
                 writer = csv.writer(text, lineterminator="\n")
                 writer.writerow(_COLUMNS)
                 for row in rows:
-                    if row["status"] == "ok" and row["verdict_name"]:
+                    if row["verdict_name"]:
                         writer.writerow(_occurrence(row, run_id, today))
                         number += 1
         stream.seek(0)

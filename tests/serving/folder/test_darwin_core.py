@@ -29,11 +29,15 @@ def occurrences(identify, out):
 def found(identify, photographs, out):
     (photographs / "exif.jpg").write_bytes(photograph((52.5, -13.4), "2026-05-31"))
     (photographs / ODD).write_bytes((photographs / "a.jpg").read_bytes())
+    (photographs / "gray.jpg").write_bytes(jpeg((90, 90, 90)))
+    (photographs / "broken.jpg").touch()
     return occurrences(identify, out)
 
 
 def test_every_plant_with_a_name_is_an_occurrence(found, out):
-    named = [row for row in rows_of(out).values() if row["verdict_name"]]
+    rows = rows_of(out)
+    assert [rows[name]["verdict_rank"] for name in ("gray.jpg", "broken.jpg")] == ["uncertain", None]
+    named = [row for row in rows.values() if row["verdict_name"]]
     assert [each["scientificName"] for each in found] == [row["verdict_name"] for row in named]
     assert [each["catalogNumber"] for each in found] == [
         ESCAPED if row["path"] == ODD else row["path"] for row in named
