@@ -77,7 +77,8 @@ def with_choice(verdict: Verdict, discarded: float) -> Verdict:
     """
     reason = verdict.reason
     if discarded >= LIKELIER_OUTSIDE and verdict.rank != "not_a_plant" and not verdict.unknown_plant:
-        outside = f"{discarded:.2f} of the probability is on plants that the request does not allow."
+        share = "more than 0.99" if 0.995 <= discarded < 1 else f"{discarded:.2f}"
+        outside = f"{share} of the probability is on plants that the request does not allow."
         reason = outside if discarded > MOST_DISCARDED else f"{reason} {outside}"
     return replace(verdict, reason=reason, promise=None)
 

@@ -203,6 +203,11 @@ OUTSIDE = "0.{} of the probability is on plants that the request does not allow.
         ((0.92, 0.05, 0.02, 0.01), (1, 2), ("uncertain", None, 0.195, OUTSIDE.format(93))),
         ((0.92, 0.05, 0.02, 0.01), (1, 3), ("uncertain", None, 0.202, OUTSIDE.format(94))),
         ((0.35, 0.60, 0.03, 0.02), (1, 3), ("species", "Quercus petraea", 0.862, "species 0.86 reaches 0.80.")),
+        (
+            (0.9994, 0.0002, 0.0003, 0.0001),
+            (1, 2),
+            ("uncertain", None, 0.001, OUTSIDE.replace("0.{}", "more than 0.99")),
+        ),
         ((0.92, 0.05, 0.02, 0.01), (0,), ("species", "Quercus robur", 0.92, "species 0.92 reaches 0.80.")),
         (
             (0.75, 0.20, 0.04, 0.01),
@@ -231,7 +236,16 @@ OUTSIDE = "0.{} of the probability is on plants that the request does not allow.
             ),
         ),
     ],
-    ids=["none of its genus", "none at all", "two", "the plant", "one of the genus", "its genus", "a wrong genus"],
+    ids=[
+        "none of its genus",
+        "none at all",
+        "two",
+        "almost none",
+        "the plant",
+        "one of the genus",
+        "its genus",
+        "a wrong genus",
+    ],
 )
 def test_a_plant_outside_of_the_choice_counts_a_fifth(probabilities, allowed, verdict):
     assert about_wood(*probabilities, allowed=allowed) == verdict
