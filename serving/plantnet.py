@@ -251,7 +251,7 @@ async def plantnet_identify(request: AnyRequest, deps: Deps, project: ProjectNam
         results=results,
         remaining_identification_requests=_remaining(request.scope["state"]["quota"]),
         version=f"{record.created[:10]} ({record.version})",
-        warnings=[f"{doubt}: {verdict.reason}"] if doubt else [],
+        warnings=[*([f"{doubt}: {verdict.reason}"] if doubt else []), *answered.warnings],
     )
     return Response(answer)
 

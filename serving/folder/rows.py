@@ -37,6 +37,7 @@ class Seen(msgspec.Struct, frozen=True):
     height: int
     """Height of the upright original, px."""
     capture: Capture
+    is_cut_off: bool = False
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -74,6 +75,7 @@ def answered(
     """
     verdict, best = _withheld(answer.verdict, min_score), answer.taxa[0]
     capture = seen[0].capture
+    cut_off = (f"{each.photograph.path} is cut off at its end." for each in seen if each.is_cut_off)
     row: Row = {
         "status": "ok",
         "verdict_rank": verdict.rank,
@@ -81,7 +83,7 @@ def answered(
         "taxon_id": best.taxon.taxon_id if verdict.rank == "species" else None,
         "verdict_score": verdict.score,
         **_groups(verdict, best.taxon),
-        "reason": verdict.reason,
+        "reason": " ".join([verdict.reason, *cut_off]),
         "plant_score": answer.plant_score,
         "discarded_mass": answer.discarded_mass,
         "width": seen[0].width,

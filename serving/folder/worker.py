@@ -137,7 +137,7 @@ class Worker:
             with suppress(BotanifyError, OSError):  # it may be gone
                 sidecar = await asyncio.to_thread(self._store.read, photograph.sidecar, MAX_XMP_BYTES + 1)
                 capture = capture.completed(read_sidecar(sidecar))
-        facts = Seen(photograph, decoded.width, decoded.height, capture)
+        facts = Seen(photograph, decoded.width, decoded.height, capture, decoded.is_cut_off)
         return await self._loaded.scheduler.run([decoded.pixels]), facts
 
     def _read(self, photograph: Photograph) -> bytes:

@@ -124,6 +124,8 @@ def test_an_answer_without_a_certain_name_has_a_warning_or_is_not_found_as_the_p
     assert warning.startswith("No name is certain enough: ")
     assert_failure(ask(client, gray, reject_uncertain="true"), 404, "Not Found", "Species not found")
     assert ask(client, RED_ROSE, reject_uncertain="true").json()["warnings"] == []
+    cut_off = ask(client, RED_ROSE[:-2]).json()["warnings"]
+    assert cut_off == ["Picture 1 is cut off at its end, where a few rows may be missing."]
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,14 @@ def test_candidates_taxa_and_least_score(identify, sealed, photographs, out, tmp
     assert (row["candidates_guarantee"], row["discarded_mass"]) == ("marginal", None)
 
 
+def test_a_photograph_that_is_cut_off_is_told_in_the_reason_of_its_row(identify, photographs, out):
+    (photographs / "deep/e.jpg").write_bytes(jpeg(GREEN)[:-2])
+    identify(group_by="folder")
+    reasons = {group: row["reason"] for group, row in rows_of(out).items()}
+    assert reasons["deep"].endswith(". deep/e.jpg is cut off at its end.")
+    assert "cut off" not in reasons["."]
+
+
 def test_a_verdict_with_exactly_the_least_score_is_kept(identify, out, tmp_path):
     identify()
     row = rows_of(out)["a.jpg"]
