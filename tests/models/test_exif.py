@@ -1,5 +1,7 @@
 """Forms of EXIF data: the service, which asks for a place, and training, which learns places, read each one alike."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -149,6 +151,9 @@ def test_negative_parts_are_no_angle(latitude, coordinates):
         ("", "EPSG:4326"),
         ("TOKYO", "EPSG:4301"),
         ("nad-27", "EPSG:4267"),
+        ("NAD83", "EPSG:4269"),
+        ("ED50", "EPSG:4230"),
+        ("ETRS89", "EPSG:4258"),
         ("GCJ-02", "GCJ-02"),
     ],
 )
@@ -245,6 +250,13 @@ def test_exif_data_count_before_xmp():
     found = read_capture(image)
     assert found.taken_at.isoformat() == "2026-07-04T12:30:01+02:00"
     assert found.coordinates == pytest.approx((48.51, 2.25))
+
+
+def test_a_time_is_completed_by_a_place_with_its_datum_and_accuracy_and_nothing_is_replaced():
+    dated, placed = Capture(datetime(2026, 7, 4, tzinfo=UTC)), Capture(None, (48.51, 2.25), "EPSG:4301", 5)
+    both = Capture(datetime(2026, 7, 4, tzinfo=UTC), (48.51, 2.25), "EPSG:4301", 5)
+    assert dated.completed(placed) == placed.completed(dated) == both
+    assert both.completed(Capture(datetime(2025, 1, 1, tzinfo=UTC), (0.0, 1.0), "EPSG:4326", 7)) == both
 
 
 def test_what_stands_deeper_in_xmp_is_of_another_picture():

@@ -19,6 +19,8 @@ from tests.training.bundling.drawn_outputs import (
     table_data,
 )
 from tests.training.small import make_taxonomy
+from training.bundling.bundle_description import _network_file
+from training.bundling.candidates import Candidate
 from training.bundling.mistakes import mistaken_taxa
 from training.bundling.rejection import HeadInputs, familiar_cutoff, fit_head
 from training.bundling.tables import LabeledOutputs, fit_tables
@@ -216,7 +218,13 @@ def test_the_mistaken_taxa_are_those_of_the_validation_plants(mistaken):
         (mistaken_data("a third", "each other"), {}),
         (mistaken_data("each other", "a third"), {"species": 0.7}),
     ):
-        assert fit_tables(data, 1.0, fixed).model.mistaken is None
+        model = fit_tables(data, 1.0, fixed).model
+        assert (model.mistaken, model.calibration.conformal_mistaken) == (None, None)
+
+
+def test_a_network_file_of_a_bundle_has_the_mistaken_taxa(mistaken):
+    made = Candidate(Path("model.fp32.onnx"), None, mistaken, None, (), ())
+    assert _network_file(made, True).mistaken == mistaken.model.mistaken
 
 
 def test_a_model_knows_the_limits_and_promises_of_its_mistaken_taxa(mistaken):
