@@ -37,7 +37,7 @@ def write_darwin_core(output: Output, rows: Iterable[Row], run_id: str) -> int:
     `run_id` is in the identifier of each occurrence, which no other run has. A day that is still to come is no date of
     an event, but stays as what the clock of the camera said.
     """
-    today = datetime.now(UTC).date().isoformat()
+    today = datetime.now(UTC).date()
     number = 0
     with tempfile.TemporaryFile() as stream:
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -57,10 +57,10 @@ def write_darwin_core(output: Output, rows: Iterable[Row], run_id: str) -> int:
     return number
 
 
-def _occurrence(row: Row, run_id: str, today: str) -> list[object]:
+def _occurrence(row: Row, run_id: str, today: date) -> list[object]:
     taken_at = row["taken_at"]
-    tomorrow = date.fromisoformat(today) + timedelta(days=1)  # which it may be already, elsewhere
-    is_future = taken_at is not None and datetime.fromisoformat(taken_at).date() > tomorrow
+    # Elsewhere it may be tomorrow already.
+    is_future = taken_at is not None and datetime.fromisoformat(taken_at).date() > today + timedelta(days=1)
     values = {
         "occurrenceID": f"{run_id}:{row['group']}",
         "basisOfRecord": "MachineObservation",
@@ -78,16 +78,14 @@ def _occurrence(row: Row, run_id: str, today: str) -> list[object]:
         "family": row["family"],
         "genus": row["genus"],
         "identifiedBy": f"{row['bundle_name']} {row['bundle_version']} (botanify)",
-        "dateIdentified": today,
+        "dateIdentified": today.isoformat(),
         "identificationRemarks": f"named by a computer with score {row['verdict_score']:.3f}: {row['reason']}",
         "identificationVerificationStatus": "machine",
     }
     cells = (values[name] for name in _COLUMNS)
-    return [_ESCAPED.sub(_escape, cell) if isinstance(cell, str) else cell for cell in cells]
-
-
-def _escape(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+    return [
+        _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", cell) if isinstance(cell, str) else cell for cell in cells
+    ]
 
 
 def _meta() -> str:

@@ -37,7 +37,7 @@ class Seen(msgspec.Struct, frozen=True):
     height: int
     """Height of the upright original, px."""
     capture: Capture
-    is_cut_off: bool = False
+    is_cut_off: bool
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -52,8 +52,7 @@ function placeInTiff(tiff) {
   const degrees = (tag, sideTag, signs) => {
     if (!gps.has(tag) || !gps.has(sideTag) || ![2, 3].includes(count(tag))) return NaN;
     const part = (index) => tiff.getUint32(farAt(tag) + 8 * index, isLittle) / tiff.getUint32(farAt(tag) + 8 * index + 4, isLittle);
-    const seconds = count(tag) === 3 ? part(2) || 0 : 0; // of 0/0: the minutes have decimals
-    return signs[letter(sideTag)] * (part(0) + part(1) / 60 + seconds / 3600); // NaN without its hemisphere
+    return signs[letter(sideTag)] * (part(0) + part(1) / 60 + ((count(tag) === 3 && part(2)) || 0) / 3600); // seconds of 0/0: the minutes have decimals
   };
   const place = { latitude: degrees(LATITUDE, LATITUDE_SIDE, { N: 1, S: -1 }), longitude: degrees(LONGITUDE, LONGITUDE_SIDE, { E: 1, W: -1 }) };
   return isPlace(place) ? place : null;

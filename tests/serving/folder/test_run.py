@@ -361,5 +361,5 @@ def test_a_genus_that_the_likeliest_taxon_is_not_of_has_no_family_of_that():
     )
     answer = answer_plant(np.log([[0.4, 0.3, 0.3]]), np.zeros((1, 1)), AnswerModel(taxonomy, 1.0), Question())
     photograph = Photograph("a.jpg", 1, "1")
-    row = answered(Plant("a", (photograph,)), answer, [Seen(photograph, 1, 1, Capture())], [], None)
+    row = answered(Plant("a", (photograph,)), answer, [Seen(photograph, 1, 1, Capture(), False)], [], None)
     assert (row["verdict_name"], row["name_1"], row["genus"], row["family"]) == ("Rosa", "Quercus robur", "Rosa", None)
