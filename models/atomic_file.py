@@ -14,7 +14,8 @@ import msgspec
 
 from models.errors import DataError
 
-_ABANDONED_S: Final = 3600  # older temporary files belong to no running process
+ABANDONED_S: Final = 3600
+"""Older temporary files belong to no running process."""
 _WITHOUT_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of some file systems, such as Lustre
 
 
@@ -77,9 +78,12 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replaces the content of a file, see `replaced`; what killed processes left of an earlier try is removed."""
+    """Replaces the content of a file, see `replaced`; if there is one, what killed processes left beside it is removed.
+
+    That lists the folder, so many files of one folder are better written by `replaced`.
+    """
     if path.exists():
-        remove_leftovers(path, older_than_s=_ABANDONED_S)
+        remove_leftovers(path, older_than_s=ABANDONED_S)
     with replaced(path) as stream:
         stream.write(content)
 
@@ -95,7 +99,7 @@ def replace_together(folder: Path, files: Mapping[str, bytes | memoryview]) -> N
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in files:
-        remove_leftovers(folder / name, older_than_s=_ABANDONED_S)
+        remove_leftovers(folder / name, older_than_s=ABANDONED_S)
     with ExitStack() as stack:
         streams = {name: stack.enter_context(replaced(folder / name)) for name in files}
         for name, content in files.items():

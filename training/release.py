@@ -29,7 +29,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from models.atomic_file import locked, remove_leftovers, replaced, sync, write_bytes, write_json
+from models.atomic_file import ABANDONED_S, locked, remove_leftovers, replaced, sync, write_bytes, write_json
 from models.bundle import BUNDLE_FILE, Bundle, file_sha256, load_bundle
 from models.bundle_record import Precision
 from models.errors import BundleError, DataError, some_of
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 CURRENT: Final = "current"
 HISTORY_FILE: Final = "history.jsonl"
 _DRAFT: Final = ".draft-"
-_ABANDONED_S: Final = 3600
 _MOST_NAMES: Final = 20  # in one line; the JSON has them all
 
 
@@ -390,7 +389,7 @@ class Registry:
         """Writes the history, then replaces the pointer; readers see the old one or the new one, never half a line."""
         changes = msgspec.json.Encoder().encode_lines([*self.history(), change])
         remove_leftovers(self.folder / HISTORY_FILE)
-        remove_leftovers(self.folder / "reports" / "*", older_than_s=_ABANDONED_S)  # which are written without the lock
+        remove_leftovers(self.folder / "reports" / "*", older_than_s=ABANDONED_S)  # which are written without the lock
         write_bytes(self.folder / HISTORY_FILE, changes)
         new = self.folder / f".{CURRENT}"
         new.unlink(missing_ok=True)  # left by a crash

@@ -378,9 +378,12 @@ def test_kill_at_any_moment_leaves_a_working_pointer(tmp_path, versions, action)
 
 def test_a_change_removes_what_a_killed_one_left(tmp_path, versions):
     registry = Registry(tmp_path)
-    (tmp_path / ".history.jsonl.1.part").touch()
+    (tmp_path / "reports").mkdir()
+    for name in (".history.jsonl.1.part", "reports/.old.json.1.part", "reports/.young.json.1.part"):
+        (tmp_path / name).touch()
+    os.utime(tmp_path / "reports" / ".old.json.1.part", (0, 0))
     promote(registry, versions[0])
-    assert not [*tmp_path.glob(".*.part")]
+    assert [path.name for path in tmp_path.rglob("*.part")] == [".young.json.1.part"]
 
 
 @pytest.mark.parametrize("action", ["promote", "rollback"])

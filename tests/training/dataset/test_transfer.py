@@ -182,6 +182,10 @@ def test_a_redirect_may_not_lead_into_a_private_network(server, tmp_path):
         server.files |= {"/b": CONTENT, "/a.tar.gz": f"{private}/a.tar.gz"}
         with pytest.raises(DataError, match=r"private network \(got 127\.0\.0\.1"):
             fetch(server, tmp_path / "a.tar.gz")
+        for host in ("10.0.0.1", "169.254.1.1", "[fd00::1]", "[::ffff:10.0.0.1]"):
+            server.files["/a.tar.gz"] = f"http://{host}/a.tar.gz"
+            with pytest.raises(DataError, match="private network"):
+                fetch(server, tmp_path / "a.tar.gz", attempts=1)
         server.files["/a.tar.gz"] = "/b"
         fetch(server, tmp_path / "a.tar.gz")
     assert not inner.asked

@@ -24,7 +24,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from models.atomic_file import remove_leftovers, write_bytes
+from models.atomic_file import remove_leftovers, replaced, write_bytes
 from models.cores import cores
 from models.errors import DataError, PictureError, some_of
 from models.exif import exif_orientation
@@ -324,6 +324,7 @@ def _write_reduced(root: Path, out: Path, short_side_px: int, quality: int, name
         except (OSError, PictureError):
             found.append(False)
             continue
-        write_bytes(out / name, small.data)
+        with replaced(out / name) as stream:  # `write_bytes` lists the folder for each file that is there
+            stream.write(small.data)
         found.append(True)
     return found

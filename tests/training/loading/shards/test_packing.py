@@ -2,9 +2,12 @@ import os
 import shutil
 import sys
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 
+from models import atomic_file
 from models.errors import DataError, InputError
 from models.preprocess import upright_size
 from tests.make import ran
@@ -12,7 +15,7 @@ from tests.training.loading.shards.prepared import OPTIONS, hashes, picture_byte
 from tests.training.small import require_one_line
 from training.dataset.manifest import Manifest
 from training.loading.negatives import UNKNOWN_PLANT, list_negatives
-from training.loading.shards import Pack, Reduce, pack, reduce_pictures
+from training.loading.shards import Pack, Reduce, pack, packing, reduce_pictures
 from training.loading.shards.packing import reduced
 from training.loading.shards.shard_files import StoredPicture
 from training.loading.storage import PictureStore
@@ -21,10 +24,7 @@ ON_A_FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from models.program import clear_errors
-from training.loading.negatives import UNKNOWN_PLANT, list_negatives
-from training.loading.shards import Pack, Reduce, pack, reduce_pictures
-from training.loading.shards.packing import reduced
-from training.loading.shards.shard_files import StoredPicture
+from training.loading.shards import Pack, pack
 resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))  # Python ignores the signal: as a full disk
 with clear_errors():
     pack(Pack(data=Path(sys.argv[1]), out=Path(sys.argv[2]), short_side_px=64, workers=1))
@@ -173,6 +173,18 @@ def test_unknown_plants_are_reduced_as_training_pictures_are_and_keep_their_path
     assert [(out / name).read_bytes() for name in pictures] == wanted
     assert list_negatives((out,), label=UNKNOWN_PLANT).sha256 == list_negatives((given,), label=UNKNOWN_PLANT).sha256
     assert (out / "labels.csv").read_text() == listed
+
+
+def test_reducing_again_does_not_list_the_folder_for_each_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr(packing, "worker_pool", lambda *_: ThreadPoolExecutor(1))
+    (tmp_path / "labels.csv").write_text("path\n0.jpg\n1.jpg\n2.jpg\n")
+    for seed in range(3):
+        (tmp_path / f"{seed}.jpg").write_bytes(picture_bytes(seed, (60, 50)))
+    command = Reduce(pictures=tmp_path, out=tmp_path / "out", workers=1)
+    reduce_pictures(command)
+    with patch.object(atomic_file, "remove_leftovers") as listing:
+        assert reduce_pictures(command) == (3, 0)
+    assert listing.call_count == 1  # for labels.csv
 
 
 @pytest.mark.parametrize(("listed", "out"), [("../one.jpg", "out"), ("/tmp/one.jpg", "out"), ("one.jpg", "given")])
