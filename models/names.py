@@ -251,12 +251,13 @@ def split_class_name(name: str) -> tuple[str, str]:
         Scientific and common name. "Sunflower (Helianthus annuus)" gives both; any other name is returned as the
         scientific name, also "Rosa (red)", "Corn (maize)" and "Acacia caven (Molina)", which has an author.
     """
-    common, scientific = (part.strip() for part in split_brackets(name))
+    plain = name.replace("_", " ").strip()
+    common, scientific = (part.strip() for part in split_brackets(plain))
     if " " in scientific or may_be_latin(scientific):
-        has_author = parse_name(common).epithet and parse_name(name).epithet
+        has_author = parse_name(common).epithet and parse_name(plain).epithet
         if not has_author:
             return scientific, common
-    return name.replace("_", " ").strip(), ""
+    return plain, ""
 
 
 def without_number(folder: str) -> str:
