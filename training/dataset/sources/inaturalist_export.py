@@ -104,8 +104,7 @@ def _name(row: Mapping[str, str], genera: Collection[str] | None) -> str:
         return name
     if genera is None:
         return row["taxon_species_name"] or row["taxon_genus_name"]
-    # Families, tribes and what else ends in -eae are no genera, whatever a list says (ICN, articles 18 and 19).
-    return name if (name in genera or name in genus_families()) and not name.endswith("eae") else ""
+    return name if name in genera or name in genus_families() else ""
 
 
 def _in_folder(photographs: Path) -> dict[str, str]:
