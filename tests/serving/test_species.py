@@ -169,12 +169,14 @@ def selected(*values):
 
 
 def test_list_is_a_text_file_with_one_name_per_line_and_comments(tmp_path):
-    (tmp_path / "my garden.txt").write_text("# roses\n\n Rosa canina # by the gate\nCrocus\r\n", encoding="utf-8-sig")
+    (tmp_path / "my garden.txt").write_text(
+        "# roses\n\n Rosa canina # by the gate\nCrocus\r\n&#215; A\n", encoding="utf-8-sig"
+    )
     (tmp_path / "notes.md").write_text("not a list")
     (tmp_path / "folder").mkdir()
     (tmp_path / "._my garden.txt").write_bytes(b"\xff")
     (tmp_path / ".#open.txt").symlink_to("nowhere")
-    assert read_taxa_lists(tmp_path) == {"my garden": {"Rosa canina": 3, "Crocus": 4}}
+    assert read_taxa_lists(tmp_path) == {"my garden": {"Rosa canina": 3, "Crocus": 4, "× A": 5}}
     assert read_taxa_lists(None) == {}
 
 
