@@ -17,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 PACKAGES = ("models", "training", "serving")
+# A function that was trimmed to a limit is not designed: its length is told, and fails no check.
+_TOLD_ONLY = "function_lines"
 BUDGETS = Path(__file__).with_name("budgets.toml")
 _NOT_WRITTEN_BY_HAND = {"generated", "vendor", "MODEL_CARD.md"}
 _NOT_COUNTED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -39,8 +41,9 @@ def main() -> None:
 def _compare(sizes: dict[str, int], budgets: dict[str, int]) -> int:
     over = {name: (sizes[name], limit) for name, limit in budgets.items() if sizes[name] > limit}
     for name, (size, limit) in over.items():
-        print(f"{name}: {size:,}, budget {limit:,}: make it smaller, or raise the budget in a commit that says why")
-    return 1 if over else 0
+        remedy = "look whether it does one step" if name == _TOLD_ONLY else "make it smaller"
+        print(f"{name}: {size:,}, budget {limit:,}: {remedy}, or raise the budget in a commit that says why")
+    return 1 if over.keys() - {_TOLD_ONLY} else 0
 
 
 def _sizes(root: Path) -> dict[str, int]:
