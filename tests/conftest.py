@@ -2,16 +2,13 @@
 
 import atexit
 import gc
-import multiprocessing
 import os
 import signal
-from multiprocessing import forkserver
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.make import PHOTOS
-from training.processes import clean_context
 
 # What the test files import stays: to look through it for garbage again and again took a third of their import.
 gc.disable()
@@ -27,15 +24,6 @@ settings.register_profile(
 # Looks for examples that no run has tried yet: `make test-all`.
 settings.register_profile("random", settings.get_profile("tests"), derandomize=False)
 settings.load_profile("tests")
-
-# Only the first start of the server imports anything. These are what the worker processes of the programs need; without
-# them each worker would import them itself, and a preparation would start the server without torch.
-_OF_WORKERS = (
-    "training.loading.data",
-    "training.loading.shards.packing",
-    "training.dataset.audit.examine",
-    "scipy.fftpack",
-)
 
 
 def pytest_collection_modifyitems(items):
@@ -58,13 +46,6 @@ def pytest_collection_finish():
     gc.freeze()
     gc.enable()
     atexit.register(gc.unfreeze)  # otherwise triton lists at the end of Python what it takes for leaks
-
-
-@pytest.fixture(autouse=True, scope="session")
-def helpers_know_torch():
-    clean_context(*_OF_WORKERS)
-    if "forkserver" in multiprocessing.get_all_start_methods():
-        forkserver.ensure_running()
 
 
 @pytest.fixture
