@@ -30,12 +30,11 @@ from benchmarks.result import ROOT, spread, table
 from models.atomic_file import as_json, replace_together, write_json
 from models.errors import BotanifyError, DataError, RecipeError, without_password
 from models.program import clear_errors, read_flags
-from training.bundling.model_card import flag_words
 from training.engine.stop_signal import EXIT_REQUEUE
 from training.machine import Machine, this_machine
 from training.monitor.log import LOG_FILE, Event, read_log, without_repeats
 from training.recipe import check_recipe, read_recipe
-from training.toml_file import Section, check_section, read_toml, section_to_plain
+from training.toml_file import Section, check_section, flag_words, read_toml, section_to_plain
 
 SWEEPS: Final = ROOT / "benchmarks" / "sweeps"
 TRAIN: Final = ROOT / "training" / "train.py"
@@ -206,17 +205,17 @@ def commands_of(sweep: Sweep, device: str, only: Sequence[str] = ()) -> dict[str
         RecipeError: An arm has an unknown setting or a wrong value, or there is no arm of a name.
     """
     recipe = section_to_plain(read_recipe(sweep.recipe))
-    section_of = {knob: section for section, part in recipe.items() for knob in part}
+    section_of = {key: section for section, part in recipe.items() for key in part}
     settings: dict[str, dict[str, Any]] = {}
     for name, arm in sweep.arms.items():
         if arm.after and arm.after not in settings:
             raise RecipeError(f"the arm {name} comes after an arm that is not above it", value=arm.after)
         settings[name] = settings.get(arm.after, sweep.set) | arm.set
         changed = {section: dict(part) for section, part in recipe.items()}
-        for knob, value in settings[name].items():
-            if knob not in section_of:
-                raise RecipeError(f"the arm {name} has an unknown setting", value=knob, limit="settings of recipes")
-            changed[section_of[knob]][knob] = value
+        for key, value in settings[name].items():
+            if key not in section_of:
+                raise RecipeError(f"the arm {name} has an unknown setting", value=key, limit="settings of recipes")
+            changed[section_of[key]][key] = value
         check_recipe(changed, f"of the arm {name}")
     known = [name for name, arm in sweep.arms.items() if arm.on in ("any", device)]
     if unknown := sorted(set(only) - set(known)):

@@ -212,9 +212,9 @@ class Recipe(Section, frozen=True, kw_only=True):
 def keys_fixed_at_resume() -> list[tuple[str, str]]:
     """Section and name of every setting that a resumed run must keep, in the order of the recipe."""
     return [
-        (section.name, knob)
+        (section.name, key)
         for section in fields(Recipe)
-        for knob, annotation in get_type_hints(section.type, include_extras=True).items()
+        for key, annotation in get_type_hints(section.type, include_extras=True).items()
         if FIXED_AT_RESUME in getattr(annotation, "__metadata__", ())
     ]
 
@@ -247,7 +247,7 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
     paths = dict(path_fields(Recipe))
     for section, part in content.items():
         if isinstance(part, dict):  # a path that is an empty text is not set
-            content = content | {section: {knob: part[knob] for knob in part if part[knob] != "" or knob not in paths}}
+            content = content | {section: {key: part[key] for key in part if part[key] != "" or key not in paths}}
     recipe = check_section(content, Recipe, origin)
     steps = recipe.pictures.progressive
     last_px = recipe.pictures.picture_px
@@ -321,7 +321,7 @@ def sizes_by_flags(pictures: PictureRecipe, picture_px_of_file: int, given: Sequ
     as they are, and must agree. `serve_px` is scaled with `picture_px`, since the best size in the service is a little
     above that of the training (Touvron et al. 2019).
 
-    `pictures` have the flags, and `picture_px_of_file` is that of the recipe without them. `given` names the knobs that
+    `pictures` have the flags, and `picture_px_of_file` is that of the recipe without them. `given` names the keys that
     are flags, which stay as they are.
     """
     if pictures.progressive and not {"picture_px", "progressive"} <= set(given):

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -59,6 +59,21 @@ def section_to_plain(section: Section) -> dict[str, Any]:
     """The record as plain values that TOML, JSON and `torch.save` can hold."""
     plain: dict[str, Any] = msgspec.to_builtins(section, enc_hook=str)
     return plain
+
+
+def flag_words(setting: str, value: object) -> list[str]:
+    """Returns the words of a command line that give a flag this value."""
+    flag = setting.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", *map(str, value if isinstance(value, tuple) else (value,))]
+
+
+def without_folders(text: str) -> str:
+    """Cuts an absolute path to its last part, so that no folders of a machine are published; keeps other texts."""
+    # The path may be from another operating system.
+    paths = (PurePosixPath(text), PureWindowsPath(text))
+    return next((path.name for path in paths if path.is_absolute()), text)
 
 
 def _decode(kind: type, value: object) -> object:

@@ -35,7 +35,7 @@ from training.recipe import (
     recipe_to_store,
     sizes_by_flags,
 )
-from training.toml_file import section_to_plain
+from training.toml_file import section_to_plain, without_folders
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
@@ -206,7 +206,6 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
 
 def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "Ranks") -> None:
     """Starts or resumes the run, trains, and says what comes next."""
-    from training.bundling.model_card import without_folders
     from training.engine.checkpoint import BEST, LAST
     from training.engine.loop import Trainer
     from training.engine.weights import load_weights, new_network

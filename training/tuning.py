@@ -20,7 +20,6 @@ from rich.console import Console
 from models.atomic_file import write_json
 from models.cores import cores
 from models.errors import BotanifyError, one_line
-from training.bundling.model_card import flag_words
 from training.dataset.manifest import Manifest
 from training.engine.device import Ranks, describe_device
 from training.engine.losses import TrainingClasses, training_classes
@@ -28,6 +27,7 @@ from training.loading.data import training_loader
 from training.loading.negatives import num_plants
 from training.processes import end_with_parent
 from training.recipe import Recipe, rate_factor
+from training.toml_file import flag_words
 from training.tuning_trial import MAX_MEMORY_SHARE, Trial, time_batch_size, with_batch_size
 
 RESULT_FILE: Final = "tuning.json"

@@ -26,13 +26,13 @@ from models.preprocess import InputSpec, picture_to_input
 from models.ranking import Floats, output_probabilities
 from models.session import NetworkSession, OnnxSession
 from training.bundling.candidates import Candidate, PictureSets
-from training.bundling.model_card import without_folders
 from training.dataset.audit.licenses import joint_commercial_use
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint
 from training.evaluation.pictures import Pixels
 from training.evaluation.provenance import OTHER_DATA
 from training.machine import current_commit
+from training.toml_file import without_folders
 
 _WIDTH_PX: Final = 112
 _HEIGHT_PX: Final = 84  # about 10 kB as PNG

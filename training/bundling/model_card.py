@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
 import msgspec
@@ -14,7 +14,7 @@ from models.metrics import NUM_BINS, ReliabilityBin
 from models.ranking import RANKS, Promise, Rank
 from training.bundling.thresholds import MIN_NAMED, MOST_PICTURES
 from training.evaluation.provenance import OTHER_DATA
-from training.toml_file import Section
+from training.toml_file import Section, flag_words, without_folders
 
 if TYPE_CHECKING:
     from training.bundling.tables import Fitted
@@ -132,18 +132,3 @@ def command_line(program: str, flags: Section) -> str:
         if value != field.default:
             words += map(without_folders, flag_words(field.name, value))
     return shlex.join(words)
-
-
-def flag_words(knob: str, value: object) -> list[str]:
-    """Returns the words of a command line that give a flag this value."""
-    flag = knob.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", *map(str, value if isinstance(value, tuple) else (value,))]
-
-
-def without_folders(text: str) -> str:
-    """Cuts an absolute path to its last part, so that no folders of a machine are published; keeps other texts."""
-    # The path may be from another operating system.
-    paths = (PurePosixPath(text), PureWindowsPath(text))
-    return next((path.name for path in paths if path.is_absolute()), text)

@@ -161,12 +161,12 @@ def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
     """Raises unless the next step sees the pictures of an uninterrupted run."""
     then = section_to_plain(check_stored_recipe(checkpoint.recipe, origin="checkpoint"))
     now = section_to_plain(recipe)
-    changes = [(knob, now[part][knob], then[part][knob]) for part, knob in keys_fixed_at_resume()]
+    changes = [(key, now[part][key], then[part][key]) for part, key in keys_fixed_at_resume()]
     input_then = stored_input_spec(checkpoint.recipe, origin="checkpoint")
     input_now = input_spec(recipe)
     changes += [(name, getattr(input_now, name), getattr(input_then, name)) for name in ("mean", "std")]
-    for knob, new, old in changes:
-        _require_same_setting(knob, new, old)
+    for key, new, old in changes:
+        _require_same_setting(key, new, old)
 
 
 def _require_same_batches(checkpoint: Checkpoint, recipe: Recipe, num_ranks: int) -> None:
@@ -189,8 +189,8 @@ def _require_same_batches(checkpoint: Checkpoint, recipe: Recipe, num_ranks: int
     _require_same_setting("accumulate", schedule.accumulate, accumulate_then)
 
 
-def _require_same_setting(knob: str, now: object, then: object) -> None:
-    problem = f"the run was started with another {knob}, so its steps would differ"
+def _require_same_setting(key: str, now: object, then: object) -> None:
+    problem = f"the run was started with another {key}, so its steps would differ"
     _require_same(problem, now, then, f"resume with that value, {_ELSE_NEW_RUN}")
 
 

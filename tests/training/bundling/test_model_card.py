@@ -16,12 +16,13 @@ from models.ranking import RANKS
 from models.scoring import AnswerModel
 from tests.models.tiny import bundle_record, conformal_table
 from tests.training.small import make_taxonomy
-from training.bundling.model_card import card_commands, command_line, describe_fit, model_card, without_folders
+from training.bundling.model_card import card_commands, command_line, describe_fit, model_card
 from training.bundling.tables import Fitted
 from training.bundling.thresholds import fit_thresholds
 from training.evaluation.predictions import RankScores
 from training.evaluation.split_metrics import metric
 from training.export import Export
+from training.toml_file import without_folders
 
 SURE = ReliabilityBin(low=14 / 15, num_pictures=40, confidence=0.97, accuracy=0.5)
 
