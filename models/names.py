@@ -140,7 +140,7 @@ _WIDE_SENSE: Final = frozenset({*_GROUPS, "aggregate", "complex"})
 # After a genus these words name a part of it.
 _PARTS: Final = _words("sect section subsect subsection subg subgen subgenus ser series subser")
 # They name no species; "aff." means "near that species", so not that species.
-_NO_SPECIES: Final = _PARTS | _words("sp spp hybrid hybrids cultivar cultivars hyb aff indet")
+_NO_SPECIES: Final = _PARTS | _words("sp spp spec hybrid hybrids cultivar cultivars hyb aff indet")
 # The same in words that common names have too.
 _NO_SPECIES_IN_WORDS: Final = _WIDE_SENSE | _words("species family subfamily tribe subtribe order")
 # Words in lower case that occur in author citations, and are not epithets.
@@ -273,7 +273,7 @@ def split_brackets(folder: str) -> tuple[str, str]:
 
 # "1. Quercus suber", "001_quercus_suber", "2 Salix alba", but not "4 o'clock" or "3-leaved ivy".
 _FOLDER_NUMBER: Final = re.compile(r"^\d+(?:\s*[._)]\s*|[\s-]+(?=[A-Z×]))(?=\D)")
-_WITH_BRACKETS: Final = re.compile(r"(.+?)\s*\(([^()]+)\)")
+_WITH_BRACKETS: Final = re.compile(r"(.+?)\s*\(((?:[^()]|\([^()]*\))+)\)")
 
 
 def fold_name(text: str) -> str:
@@ -377,11 +377,12 @@ def _take_cultivar(words: Sequence[str]) -> tuple[Sequence[str], tuple[str, str]
             for end in range(start, len(words)):
                 if words[end].endswith("'"):
                     name = " ".join(words[start : end + 1]).strip("'")
-                    return [*words[:start], *words[end + 1 :]], (_CULTIVAR, name)
+                    return _take_cultivar([*words[:start], *words[end + 1 :]])[0], (_CULTIVAR, name)
     for end, word in enumerate(words[2:], start=2):
         kind = word.lower().strip("().")
         if kind in _GROUPS and (start := _start_of_group(words, end)) < end:
-            name = " ".join(word.lstrip("(").capitalize() for word in words[start:end])
+            name = " ".join(words[start:end]).lstrip("(")
+            name = " ".join(word[:1].upper() + word[1:] for word in name.split())
             return [*words[:start], *words[end + 1 :]], (_GROUPS[kind], name)
         if kind in _WIDE_SENSE:
             return [*words[:end], *words[end + 1 :]], ("", "")

@@ -8,8 +8,9 @@ from typing import Final
 
 # Folders of Synology, QNAP, Windows, macOS and Linux, in small letters.
 _FOLDERS: Final = frozenset({
-    "@eadir", "@tmp", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "~snapshot", "$recycle.bin",
-    "recycler", "system volume information", "__macosx", "network trash folder", "temporary items", "lost+found",
+    "@eadir", "@__thumb", "@tmp", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "~snapshot",
+    "$recycle.bin", "recycled", "recycler", "system volume information", "__macosx", "network trash folder",
+    "temporary items", "lost+found",
 })  # fmt: skip
 _PREVIEWS: Final = ".lrdata"  # Lightroom's
 _LIBRARIES: Final = (".photoslibrary", ".photolibrary", ".migratedphotolibrary", ".aplibrary")  # Apple's

@@ -58,6 +58,7 @@ def test_genera_with_the_ending_of_a_higher_rank_are_listed(word):
     [
         ("Sunflower (Helianthus annuus)", ("Helianthus annuus", "Sunflower")),
         ("Lily (garden) (Lilium bulbiferum)", ("Lilium bulbiferum", "Lily (garden)")),
+        ("Cabbage (Brassica oleracea (Capitata Group))", ("Brassica oleracea (Capitata Group)", "Cabbage")),
         ("Helianthus annuus", ("Helianthus annuus", "")),
         ("Helianthus_annuus", ("Helianthus annuus", "")),
         ("Sunflower", ("Sunflower", "")),

@@ -26,6 +26,8 @@ SKIPPED = [
     "Rosa/@Recycle/1.jpg",
     "@Recently-Snapshot/1.jpg",
     ".@__thumb/1.jpg",
+    "Rosa/@__thumb/1.jpg",
+    "RECYCLED/1.jpg",
     "Rosa/.thumbnails/1.jpg",
     "$RECYCLE.BIN/1.jpg",
     "$Recycle.Bin/1.jpg",
