@@ -111,7 +111,7 @@ def similar_genera(genus: str) -> list[str]:
     return sorted({edit.capitalize() for edit in edits} & genus_families().keys())
 
 
-_HYBRID_SIGNS: Final = frozenset({"×", "x", "X", "+"})  # "+" marks a graft-chimaera
+_HYBRID_SIGNS: Final = _words("× x X +")  # "+" marks a graft-chimaera
 _APOSTROPHES: Final = dict.fromkeys('‘’´`“”"', "'")
 _DASHES: Final = dict.fromkeys("‐‑–", "-")
 # Soft hyphen, spaces without width, byte order mark.
@@ -134,13 +134,13 @@ _RANKS: Final = {
 }
 _CULTIVAR: Final = "cv."
 _GROUPS: Final = {"group": "Group", "gp": "Group", "grex": "Grex", "gx": "Grex"}  # ICNCP articles 3 and 4
-# "cf." marks the likely species; "agg." and "s.l." the species in a wide sense.
-_QUALIFIERS: Final = frozenset({"cf.", "cf", "agg.", "agg", "aggr.", "aggr", "s.l.", "s.lat.", "s.str."})
+# "cf." marks the likely species; "agg.", "gr." and "s.l." the species in a wide sense.
+_QUALIFIERS: Final = _words("cf. cf agg. agg aggr. aggr gr. s.l. s.lat. s.str.")
 _WIDE_SENSE: Final = frozenset({*_GROUPS, "aggregate", "complex"})
 # After a genus these words name a part of it.
 _PARTS: Final = _words("sect section subsect subsection subg subgen subgenus ser series subser")
 # They name no species; "aff." means "near that species", so not that species.
-_NO_SPECIES: Final = _PARTS | _words("sp spp spec hybrid hybrids cultivar cultivars hyb aff indet")
+_NO_SPECIES: Final = _PARTS | _words("sp spp spec esp hybrid hybrids cultivar cultivars hyb aff indet")
 # The same in words that common names have too.
 _NO_SPECIES_IN_WORDS: Final = _WIDE_SENSE | _words("species family subfamily tribe subtribe order")
 # Words in lower case that occur in author citations, and are not epithets.
@@ -149,8 +149,8 @@ _CONNECTIVES: Final = _words(
     "de des du da das do dos del della di la le van von der den ter ten zu zur vom zum y e"
 )
 # Words of author citations that are also epithets: Pelargonium × hortorum, Psilotum nudum.
-_CITATION_WORDS: Final = _CONNECTIVES | {"auctorum", "hortorum", "lato", "nomen", "nudum", "parte", "stricto"}
-_NO_EPITHETS: Final = _CONNECTIVES | _RANKS.keys() | {"of", "the", "or", "with", "on"}
+_CITATION_WORDS: Final = _CONNECTIVES | _words("auctorum hortorum latissimo lato nomen nudum parte stricto")
+_NO_EPITHETS: Final = _CONNECTIVES | _RANKS.keys() | _words("of the or with on")
 
 
 class PlantName(msgspec.Struct, frozen=True, kw_only=True):
@@ -324,7 +324,8 @@ def _parse_scientific(words: Sequence[str], scientific: bool) -> PlantName | Non
         return msgspec.structs.replace(name, part_of_genus=part)
     if _is_epithet(plain := rest[0].rstrip(".,")):  # "Helianthus annuus."
         rest = [plain, *rest[1:]]
-    if _opens_author(rest) and _is_author(rest):
+    is_family = is_above_genus(name.genus) and rest[0] not in genus_families()  # "Asteraceae Martinov"
+    if (is_family or _opens_author(rest)) and _is_author(rest):
         return msgspec.structs.replace(name, author=" ".join(rest))
     rest, nothospecies = _take_hybrid_sign(rest)
     epithet, *rest = rest
