@@ -27,8 +27,10 @@ _TIMES: Final = (
     (ExifTags.Base.DateTimeOriginal, ExifTags.Base.OffsetTimeOriginal),
     (ExifTags.Base.DateTimeDigitized, ExifTags.Base.OffsetTimeDigitized),
 )
-# "2026:07:04 12:30:01", or of ISO 8601, where the offset may follow
-_TIME: Final = re.compile(r"(\d{4})([:./-])(\d\d)\2(\d\d)([ T])(\d\d):(\d\d)(?::(\d\d))?(?:[.,]\d+)?(Z|[+-]\d\d:\d\d)?")
+# "2026:07:04 12:30:01", with or without leading zeros, or of ISO 8601, where the offset may follow
+_TIME: Final = re.compile(
+    r"(\d{4})([:./-])(\d\d?)\2(\d\d?)([ T]) ?(\d\d?):(\d\d)(?::(\d\d))?(?:[.,]\d+)?(Z|[+-]\d\d:\d\d)?"
+)
 _OFFSET: Final = re.compile(r"Z|[+-]\d\d:\d\d")
 # Name without signs -> code of its geographic coordinates (epsg.org)
 _DATUMS: Final = {
@@ -148,8 +150,8 @@ def _time(written: str, offset: str) -> datetime:
     if found is None:
         raise ValueError(written)
     year, _, month, day, between, hour, minute, second, own = found.groups()
-    time = f"{hour.replace('24', '00')}:{minute}:{(second or '00').replace('60', '59')}"
-    taken_at = datetime.fromisoformat(f"{year}-{month}-{day}T{time}")
+    time = f"{hour.replace('24', '00'):0>2}:{minute}:{(second or '00').replace('60', '59')}"
+    taken_at = datetime.fromisoformat(f"{year}-{month:0>2}-{day:0>2}T{time}")
     if between == "T" and own:
         offset = own
     with _damage_ignored():
