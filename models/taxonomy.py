@@ -32,7 +32,7 @@ from models.names import (
 )
 
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
-LANGUAGE: Final = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8}){0,3}"
+LANGUAGE: Final = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8}){0,7}"
 """A language code (BCP 47), such as "de" or "pt-BR"."""
 
 

@@ -58,9 +58,9 @@ def test_species_entry_has_every_field(client):
     ("lang", "accepted", "expected"),
     [
         ("de", "", ["Hundsrose", "Heckenrose"]),
-        ("DE-at", "", ["Hundsrose", "Heckenrose"]),
+        ("DE-at-u-hc-h12", "", ["Hundsrose", "Heckenrose"]),
         ("pt_BR", "de", ["rosa-canina"]),
-        ("", "fr;q=0.9, de-CH;q=0.8, en;q=0.1", ["Hundsrose", "Heckenrose"]),
+        ("", "fr;q=0.9, de-CH-x-1;q=0.8, en;q=0.1", ["Hundsrose", "Heckenrose"]),
         ("", "en-US,de;q=0.5", ["dog rose"]),
         ("", "de;q=0", ["dog rose"]),
         ("", "x" * 5000, ["dog rose"]),
