@@ -6,11 +6,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
-# Folders of Synology, QNAP, Windows, macOS and Linux, in small letters.
+# Folders of Synology, QNAP, Buffalo, Windows, Android, macOS and Linux, in small letters.
 _FOLDERS: Final = frozenset({
     "@eadir", "@__thumb", "@tmp", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "~snapshot",
-    "$recycle.bin", "recycled", "recycler", "system volume information", "__macosx", "network trash folder",
-    "temporary items", "lost+found",
+    "trashbox", "$recycle.bin", "recycler", "recycled", "system volume information", "lost.dir", "__macosx",
+    "network trash folder", "temporary items", "lost+found",
 })  # fmt: skip
 _PREVIEWS: Final = ".lrdata"  # Lightroom's
 _LIBRARIES: Final = (".photoslibrary", ".photolibrary", ".migratedphotolibrary", ".aplibrary")  # Apple's

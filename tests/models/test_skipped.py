@@ -20,7 +20,6 @@ SHOWN = [
 ]
 SKIPPED = [
     "Rosa/@eaDir/1.jpg/SYNOPHOTO_THUMB_XL.jpg",
-    "@eaDir/1.jpg",
     "#recycle/1.jpg",
     "#snapshot/1.jpg",
     "Rosa/@Recycle/1.jpg",
@@ -35,6 +34,9 @@ SKIPPED = [
     "__MACOSX/Rosa/1.jpg",
     "Rosa/._1.jpg",
     "lost+found/1.jpg",
+    "LOST.DIR/1.jpg",
+    "RECYCLED/1.jpg",
+    "trashbox/1.jpg",
     "Rosa/Catalog Previews.lrdata/1.jpg",
     "Rosa/Mac.photoslibrary/resources/derivatives/1.jpg",
     "Rosa/Mac.photoslibrary/1.jpg",
