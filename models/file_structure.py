@@ -73,7 +73,7 @@ def sniff_format(data: bytes) -> str:
     is_text = all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in data[:32])
     value = "text" if is_text else f"bytes starting {data[:8].hex(' ')}"
     raise UnsupportedFormat(
-        problem, value=value if data else "nothing", limit=SUPPORTED_FORMATS, remedy="send the original photograph"
+        problem, value=value if data else "nothing", limit=SUPPORTED_FORMATS, remedy="send a photograph in one of these"
     )
 
 

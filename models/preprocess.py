@@ -170,6 +170,8 @@ def open_picture(data: bytes, limits: Mapping[str, int] = PIXEL_LIMITS) -> Itera
     except (InputError, MemoryError):
         raise
     except Exception as error:  # Pillow's plugins raise SyntaxError, ValueError, struct.error and others
+        if "bytes failed" in str(error):  # libheif: "Allocating 48771087 bytes failed"
+            raise MemoryError from error
         problem = f"the {name} picture does not decode"
         if data[8:12] in HEIF_SEQUENCES:
             raise UnreadableImage(problem, value=HEIF_SEQUENCE, remedy="save a picture of it as JPEG") from error

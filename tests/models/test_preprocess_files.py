@@ -18,6 +18,7 @@ from models.errors import PictureError, TooManyPixels, UnreadableImage, Unsuppor
 from models.file_structure import sniff_format
 from models.preprocess import (
     PIXEL_LIMITS,
+    open_picture,
     picture_to_input,
     read_picture,
     upright_size,
@@ -106,7 +107,7 @@ UNKNOWN = [
 @pytest.mark.parametrize("function", [read_picture, upright_size, sniff_format])
 def test_other_bytes_are_named_with_what_to_do(function):
     for data, got in OTHERS + UNKNOWN:
-        remedy = "save it as JPEG and send that" if (data, got) in OTHERS else "send the original photograph"
+        remedy = "save it as JPEG and send that" if (data, got) in OTHERS else "send a photograph in one of these"
         with pytest.raises(UnsupportedFormat) as refused:
             function(data)
         assert str(refused.value) == (
@@ -168,6 +169,11 @@ def test_truncated_file_is_an_unreadable_image(file_format, kept):
         read_picture(data[: int(kept * len(data))])
     assert not LEAKS.search(str(caught.value))
     assert str(caught.value).endswith(": send the original photograph again.")
+
+
+def test_lack_of_memory_in_a_decoder_is_no_damage():
+    with pytest.raises(MemoryError), open_picture(encode(scene(), "HEIF")):
+        raise RuntimeError("Memory allocation error: Unspecified: Allocating 48771087 bytes failed")
 
 
 @pytest.mark.parametrize("options", [{}, {"subsampling": "4:2:0"}, {"progressive": True}], ids=str)
