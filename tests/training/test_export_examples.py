@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
+from tests.models.pictures import DISPLAY_P3, color_profile, encode
 from tests.training.small import with_columns
-from training.bundling.examples import EXAMPLE_PX, example_pictures, typical
+from training.bundling.examples import EXAMPLE_PX, _small, example_pictures, typical
 from training.dataset.audit.licenses import may_be_shown
 from training.dataset.manifest import Manifest
 from training.evaluation.pictures import pictures_of
@@ -64,6 +65,12 @@ def test_a_bundle_has_small_pictures_of_each_taxon(exporting, monkeypatch):
         for example in found:
             with Image.open(io.BytesIO(examples.picture(example))) as picture:
                 assert (picture.format, max(picture.size) <= EXAMPLE_PX) == ("WEBP", True)
+
+
+def test_an_example_is_in_srgb():
+    wide = encode(Image.new("RGB", (300, 200), (234, 51, 35)), "PNG", icc_profile=color_profile(*DISPLAY_P3))
+    with Image.open(io.BytesIO(_small(wide))) as picture:
+        assert picture.getpixel((30, 30)) == pytest.approx((255, 0, 0), abs=3)
 
 
 def test_an_example_is_the_picture_of_its_author(manifest, bundle, tmp_path):

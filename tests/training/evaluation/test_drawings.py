@@ -9,6 +9,7 @@ from PIL import Image
 from models.errors import DataError
 from models.scoring import AnswerModel
 from models.taxonomy import Output
+from tests.models.pictures import DISPLAY_P3, color_profile
 from tests.models.tiny import species, taxonomy_of
 from tests.training.small import make_taxonomy, with_columns, write_data
 from training.dataset.manifest import Manifest
@@ -92,14 +93,14 @@ COLORS = ("red", "lime", "blue")
 ANSWERED = [(0, 1, 4.0), (0, 1, 9.0), (0, 0, 5.0), (1, 1, 5.0), (2, 1, 2.0), (2, 2, 5.0)]
 
 
-def prepared(folder, taxonomy, answered=ANSWERED, train=(0, 1, 2)):
+def prepared(folder, taxonomy, answered=ANSWERED, train=(0, 1, 2), **options):
     """Pictures in the color of their output: one training picture for each output, and the test pictures."""
     keys = taxonomy.output_keys
     pictures = [(f"train/{output}.png", keys[output], "train") for output in train]
     pictures += [(f"test/{at}.png", keys[right], "test") for at, (right, _, _) in enumerate(answered)]
     for path, key, _ in pictures:
         (folder / "pictures" / path).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (300, 300), COLORS[keys.index(key)]).save(folder / "pictures" / path)
+        Image.new("RGB", (300, 300), COLORS[keys.index(key)]).save(folder / "pictures" / path, **options)
     return Manifest(write_data(folder / "data", folder / "pictures", pictures, taxonomy))
 
 
@@ -182,6 +183,12 @@ def test_pictures_in_shards_are_shown_too(manifest, tmp_path):
     (packed.folder / "shard.tar").write_bytes(b"".join(contents))
     drawn = draw_mistakes(answered_as(packed), packed)
     assert cells(drawn["confusions.jpg"]) == [["red", "red", "lime", ""], ["blue", "lime", "", ""]]
+
+
+def test_pictures_are_shown_in_srgb(tmp_path):
+    exchanged = color_profile(*DISPLAY_P3[::-1])  # its red is blue
+    manifest = prepared(tmp_path, make_taxonomy(3), icc_profile=exchanged)
+    assert cells(draw_mistakes(answered_as(manifest), manifest)["confusions.jpg"])[0] == ["blue", "blue", "lime", ""]
 
 
 def test_training_pictures_that_are_not_there_leave_their_places_empty(manifest):
