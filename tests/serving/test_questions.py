@@ -92,13 +92,13 @@ def test_look_alikes_are_taxa_like_those_of_the_ranking(start, sealed):
 
 
 @pytest.mark.parametrize(
-    ("taxa", "allowed"),
+    ("taxa", "allowed", "name", "score"),
     [
-        (["Asteraceae", "spring crocus"], {"bellis-perennis", "crocus-vernus"}),
-        (["list:roses", "daisy"], {"rosa-canina", "rosa-rugosa", "bellis-perennis"}),
+        (["Asteraceae", "spring crocus"], {"bellis-perennis", "crocus-vernus"}, "Crocus vernus", 0.54),
+        (["list:roses", "daisy"], {"rosa-canina", "rosa-rugosa", "bellis-perennis"}, "Rosa", 0.7049),
     ],
 )
-def test_every_list_of_an_answer_has_the_chosen_taxa_alone(calibrated, taxa, allowed):
+def test_every_list_of_an_answer_has_the_chosen_taxa_alone(calibrated, taxa, allowed, name, score):
     answer = identify(calibrated, jpeg(BLUE), jpeg(RED), taxa=taxa, coverage=0.9)
     found = answer["candidates"]
     assert set(taxon_ids(found["taxa"])) <= set(scores(answer)) == allowed
@@ -108,6 +108,7 @@ def test_every_list_of_an_answer_has_the_chosen_taxa_alone(calibrated, taxa, all
     free = identify(calibrated, jpeg(BLUE), jpeg(RED))
     assert answer["discarded_mass"] == pytest.approx(1 - sum(scores(free)[name] for name in allowed))
     assert (free["discarded_mass"], found["guarantee"], answer["verdict"]["promise"]) == (None, None, None)
+    assert (answer["verdict"]["name"], answer["verdict"]["score"]) == (name, pytest.approx(score, abs=0.0005))
     assert len(answer["warnings"]) == taxa.count("list:roses")
 
 

@@ -251,6 +251,7 @@ def test_candidates_taxa_and_least_score(identify, sealed, photographs, out, tmp
     assert rows["a.jpg"]["discarded_mass"] == pytest.approx(0.039, abs=0.001)
     assert (rows["b.jpg"]["name_1"], rows["b.jpg"]["verdict_rank"]) == ("Rosa rugosa", "uncertain")
     assert rows["b.jpg"]["discarded_mass"] == pytest.approx(0.989, abs=0.001)
+    assert rows["b.jpg"]["verdict_score"] == pytest.approx(0.0359, abs=0.0001)
     identify(out=tmp_path / "all", bundle=bundle, coverage=0.9)
     row = rows_of(tmp_path / "all")["a.jpg"]
     assert (row["candidates_guarantee"], row["discarded_mass"]) == ("marginal", None)
