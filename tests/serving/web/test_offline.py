@@ -198,13 +198,17 @@ def test_what_is_kept_answers_where_the_service_does_not(worker, network, answer
 
 
 def test_answers_and_keys_never_pass_through_the_worker(worker):
-    asked = "[request('identify', { method: 'POST' }), request('model'), request('share'), request('web/worker.js')]"
+    asked = (
+        "[request('identify', { method: 'POST' }), request('model'), request('share'), request('web/worker.js'), other]"
+    )
     steps = f"return [await Promise.all({asked}.map((each) => send('fetch', each))), opened(SHELL).size - KEPT.length];"
-    assert worker(INSTALL + steps) == [[None] * 4, 0]
+    other = "const other = new Request('https://other.test' + root);"
+    assert worker(INSTALL + other + steps) == [[None] * 5, 0]
 
 
 def test_a_page_of_a_gateway_or_of_another_version_is_not_kept(worker):
-    for network in ("gateway(200)", "gateway(502)", "() => another"):
+    broken = "async () => new Response('', { status: 502, headers: { 'Page-Version': version } })"
+    for network in ("gateway(200)", broken, "() => another"):
         failed = "await send('install').catch(() => 'failed'), opened(SHELL).size"
         assert worker(f"network = {network}; return [{failed}];") == ["failed", 0]
     steps = "network = gateway(200); await send('fetch', request('?lang=de')).catch(() => null); return kept();"
@@ -227,7 +231,8 @@ def test_an_app_may_share_photographs_and_no_web_page(worker):
     status, address, kept, root = worker('const referrer = "https://other.test/";' + SHARE)
     assert (status, address) == (303, f"https://botanify.test{root}?shared")  # in the reader's language
     assert kept == ["of another app"]
-    assert worker('const referrer = "";' + SHARE) == [303, address, ["pixels"], root]
+    for app in ("", "android-app://gallery.test/"):
+        assert worker(f'const referrer = "{app}";' + SHARE) == [303, address, ["pixels"], root]
 
 
 # ---- in a browser
