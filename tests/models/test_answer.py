@@ -208,6 +208,7 @@ OUTSIDE = "0.{} of the probability is on plants that the request does not allow.
             (1, 2),
             ("uncertain", None, 0.001, OUTSIDE.replace("0.{}", "more than 0.99")),
         ),
+        ((0.992, 0.004, 0.003, 0.001), (1, 2), ("uncertain", None, 0.019, OUTSIDE.format(99))),
         ((0.92, 0.05, 0.02, 0.01), (0,), ("species", "Quercus robur", 0.92, "species 0.92 reaches 0.80.")),
         (
             (0.75, 0.20, 0.04, 0.01),
@@ -241,6 +242,7 @@ OUTSIDE = "0.{} of the probability is on plants that the request does not allow.
         "none at all",
         "two",
         "almost none",
+        "hardly any",
         "the plant",
         "one of the genus",
         "its genus",
