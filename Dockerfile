@@ -5,7 +5,7 @@
 #   docker build --target train -t REGISTRY/botanify-train .  training, with PyTorch
 #   docker run --read-only -p 8000:8000 botanify
 # gpu and train need the NVIDIA container toolkit; their Python packages bring CUDA.
-ARG BASE=python:3.11-slim
+ARG BASE=python:3.13-slim
 
 # ---- packages, each set in an environment of its own
 
