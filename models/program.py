@@ -8,6 +8,7 @@ import os
 import re
 import select
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,9 @@ def clear_errors() -> Iterator[None]:
         except SystemExit:  # after --help
             sys.stdout.flush()
             raise
+        except BaseException as error:
+            _close_generators(error)
+            raise
         sys.stdout.flush()  # the interpreter flushes at exit, where its error could not be caught
     except BotanifyError as error:
         _end(_EXIT_ERROR, f"error ({error.code}): {error}")
@@ -67,6 +71,16 @@ def clear_errors() -> Iterator[None]:
         _end(_EXIT_ERROR, f"error (file_system): {without_password(str(error))}")
     except KeyboardInterrupt:
         _end(_EXIT_INTERRUPTED, "interrupted")
+
+
+def _close_generators(error: BaseException | None) -> None:
+    """Closes the generators that functions left behind, which the error keeps until the interpreter ends.
+
+    From Python 3.13 on that is too late: one with a progress bar waits for its thread, which runs no more.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def tell_next(what: str) -> None:

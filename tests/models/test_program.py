@@ -84,3 +84,29 @@ def test_an_expected_error_is_one_line_and_an_exit_code(error, code, line, capfd
         raise error
     assert ended.value.code == code
     assert capfd.readouterr() == ("", f"{line}\n")
+
+
+def test_what_an_error_left_open_is_closed_before_the_interpreter_ends():
+    closed = []
+
+    def bar(name):
+        try:
+            yield from range(2)
+        finally:
+            closed.append(name)
+
+    def fails(name):
+        next(bar_of_this_call := bar(name))
+        raise OSError(f"{name} with {bar_of_this_call}")
+
+    def wraps():
+        next(bar_of_this_call := bar("outer"))
+        try:
+            fails("inner")
+        except OSError as error:
+            raise DataError(f"wrapped beside {bar_of_this_call}") from error
+
+    with pytest.raises(SystemExit) as kept, clear_errors():
+        wraps()
+    assert sorted(closed) == ["inner", "outer"]
+    assert kept.value.__context__ is not None
