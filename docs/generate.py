@@ -282,7 +282,8 @@ def _answer(response: Mapping[str, Any]) -> str:
 def _record(name: str, schema: Mapping[str, Any]) -> Iterable[str]:
     """The document has no help texts of fields, so they come from the record of that name."""
     from models import ranking
-    from serving import model_card, schemas, species
+    from serving import schemas, species
+    from serving.api import model_card
 
     record = next(vars(module)[name] for module in (schemas, species, model_card, ranking) if name in vars(module))
     meanings = [meaning for _, _, meaning in fields(record)]
@@ -309,7 +310,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def _problems() -> str:
-    from serving.problems import codes_by_status, problem_document
+    from serving.api.problems import codes_by_status, problem_document
 
     rows = [
         [str(status), f"`{code}`", problem_document(code, "", "").title]

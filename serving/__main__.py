@@ -24,11 +24,11 @@ from litestar.types import Receive, Scope, Send
 
 from models.errors import InputError, one_line
 from serving.access.origins import forwarded_allow_ips
+from serving.api.home_network import home_url, show_home_url
+from serving.api.protocol import HEADER_S, make_protocol
+from serving.api.server import DrainingServer
 from serving.app import Service, create_app
-from serving.home_network import home_url, show_home_url
 from serving.metrics import Metrics, configure_logging
-from serving.protocol import HEADER_S, make_protocol
-from serving.server import DrainingServer
 from serving.settings import Settings, load_settings, metrics_address
 
 _BACKLOG: Final = 2048  # connections that the kernel queues while the event loop is busy; uvicorn's default
@@ -87,7 +87,7 @@ def _server_config(service: Service, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         service.app,
         http=make_protocol(HEADER_S, settings.upload_s, lambda code: service.metrics.refusals.labels(code).inc()),
-        **_PLAIN,  # serving.middleware logs the requests
+        **_PLAIN,  # serving.api.middleware logs the requests
         lifespan="on",
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=forwarded_allow_ips(settings.trusted_proxies),

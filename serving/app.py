@@ -16,20 +16,20 @@ from models.session import NetworkSession
 from serving.access.control import AccessControl, RateLimiter
 from serving.access.keys import read_keys
 from serving.access.origins import cors_config
-from serving.admission import Admission, AdmissionLimits, Readiness
-from serving.bodies import BodyLimits
+from serving.api.identify import RouteDependencies
+from serving.api.middleware import ObservabilityMiddleware, with_refusals
+from serving.api.pages import MIN_COMPRESSED_BYTES, PRECOMPRESSED, openapi_config
+from serving.api.problems import problem_response
+from serving.api.routes import route_handlers
+from serving.api.server import on_sighup
 from serving.corrections.service import CorrectionService
-from serving.decoding.pool import DecodeLimits, DecoderPool
-from serving.identify import RouteDependencies
-from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
+from serving.engine.admission import Admission, AdmissionLimits, Readiness
+from serving.engine.bodies import BodyLimits
+from serving.engine.decoding.pool import DecodeLimits, DecoderPool
+from serving.engine.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
 from serving.metrics import Metrics
-from serving.middleware import ObservabilityMiddleware, with_refusals
-from serving.pages import MIN_COMPRESSED_BYTES, PRECOMPRESSED, openapi_config
-from serving.plantnet import failure
-from serving.problems import problem_response
-from serving.routes import route_handlers
+from serving.plugins.plantnet import failure
 from serving.schemas import MAX_IMAGES
-from serving.server import on_sighup
 from serving.settings import Settings
 
 _MAX_REQUESTS_ON_CPU: Final = 64
@@ -128,7 +128,7 @@ def _application(
         cors_config=cors_config(settings.cors_origins, has_keys=deps.access.requires_key),
         lifespan=[_lifespan(deps, on_failure)],
         logging_config=None,  # serving.metrics configures logging; Litestar's own configuration changes in 3.0
-        request_max_body_size=None,  # serving.bodies limits the body
+        request_max_body_size=None,  # serving.engine.bodies limits the body
     )
     app.asgi_handler = ObservabilityMiddleware(
         with_refusals(app, deps.access),

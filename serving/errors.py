@@ -1,6 +1,6 @@
 """The errors that one request can cause: `RequestError` for no answer, `Unavailable` if a later try may get one.
 
-They extend the tree in `models.errors` and are independent of HTTP: `serving.problems` maps each code to a status.
+They extend the tree in `models.errors` and are independent of HTTP: `serving.api.problems` maps each code to a status.
 """
 
 import math

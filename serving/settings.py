@@ -12,7 +12,7 @@ from models.bundle import BUNDLE_FILE
 from models.bundle_record import Precision
 from models.errors import InputError
 from models.program import path_fields, read_flags, valid
-from serving.scheduling.networks import Provider
+from serving.engine.networks import Provider
 
 ENVIRONMENT_PREFIX: Final = "BOTANIFY_"
 # What the client and the tests of this repository read.

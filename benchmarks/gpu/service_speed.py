@@ -37,7 +37,7 @@ from models.bundle_record import Precision
 from models.cores import cores
 from models.program import run_program
 from models.session import NetworkSession
-from serving.scheduling.networks import choose_policy, open_networks
+from serving.engine.networks import choose_policy, open_networks
 from training.machine import this_machine
 
 Provider = Literal["cpu", "cuda"]

@@ -18,9 +18,9 @@ import structlog
 
 from models.errors import InputError, one_line
 from serving.corrections.record import Correction
+from serving.engine.threads import Worker
 from serving.errors import BadParameter, StoreUnavailable, UnknownAnswer
 from serving.metrics import Metrics
-from serving.threads import Worker
 
 if TYPE_CHECKING:
     from serving.corrections.store import Store
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MAX_ANSWERS: Final = 10_000  # about 10 MB
 _MAX_WAITING: Final = 32  # each holds its place among the requests
 _DEADLINE_S: Final = 6.0  # a little longer than the store waits for a lock
-_CLOSE_S: Final = 1.0  # what `serving.server` leaves for closing
+_CLOSE_S: Final = 1.0  # what `serving.api.server` leaves for closing
 _PURGE_EVERY_S: Final = 3_600.0
 _MEASURE_EVERY_S: Final = 60.0
 _RETRY_S: Final = 5

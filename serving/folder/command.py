@@ -14,9 +14,9 @@ from models.errors import InputError, without_password
 from models.program import read_part
 from models.ranking import Promises
 from models.taxonomy import TaxonNames
+from serving.engine.networks import choose_precision
 from serving.folder.photographs import is_bucket, printable
 from serving.folder.truth import FOLDER_TRUTH
-from serving.scheduling.networks import choose_precision
 from serving.schemas import ChosenTaxa, Coverage, TopK
 from serving.settings import Share, find_bundle
 from serving.species import LIST_PREFIX, TaxaSelector, read_taxa_lists

@@ -17,7 +17,7 @@ from models.cores import cores
 from models.errors import InputError, one_line, some_of, without_password
 from models.program import duration_in_words
 from models.ranking import NAMES_ARE_GUESSES
-from serving.decoding.pool import DecoderPool
+from serving.engine.decoding.pool import DecoderPool
 from serving.folder import Outcome
 from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder

@@ -16,14 +16,14 @@ from models.errors import BotanifyError, DataError, InputError
 from models.exif import MAX_XMP_BYTES, read_sidecar
 from models.place import first_place
 from models.session import NetworkOutput
-from serving.decoding.pool import DecodeLimits, DecoderPool
+from serving.engine.decoding.pool import DecodeLimits, DecoderPool
+from serving.engine.loaded_bundle import LoadedBundle, open_bundle
 from serving.errors import TooLarge, Unavailable
 from serving.folder.command import IdentifyFolder
 from serving.folder.photographs import Photograph, open_store
 from serving.folder.plants import Plant
 from serving.folder.results import BundleName, Part, PartFiles, bundle_name
 from serving.folder.rows import Failure, Row, Seen, answered, failed
-from serving.loaded_bundle import LoadedBundle, open_bundle
 from serving.metrics import Metrics
 from serving.schemas import Parameters
 from serving.settings import Settings, find_bundle

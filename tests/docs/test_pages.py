@@ -5,8 +5,8 @@ import shlex
 
 import pytest
 
+from serving.api.problems import codes_by_status
 from serving.metrics import Metrics
-from serving.problems import codes_by_status
 from serving.settings import ENVIRONMENT_PREFIX, Settings
 from tests.docs.pages import DOCS, GENERATED_PAGES, PAGES, ROOT, text_of
 from tests.make import ran

@@ -147,7 +147,7 @@ before = memory("VmRSS")
 picture_to_input(data, spec)
 print(memory("VmHWM") - before + 2 * len(data))
 """
-# Of the decoder processes of the service, see serving/decoding/process.py.
+# Of the decoder processes of the service, see serving/engine/decoding/process.py.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "50331648"}
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from serving.protocol import make_protocol
+from serving.api.protocol import make_protocol
 
 HEADER_S, DRAIN_S, KEEP_ALIVE_S = 0.4, 0.6, 2.0
 SOON_S = 60.0  # longest time for a connection to end when it should

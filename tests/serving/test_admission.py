@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving import admission as module
-from serving.admission import Admission, AdmissionLimits, DecoderQueue, Quota, RecentClients, ServiceTime
+from serving.engine import admission as module
+from serving.engine.admission import Admission, AdmissionLimits, DecoderQueue, Quota, RecentClients, ServiceTime
 from serving.errors import Overloaded
 from serving.metrics import Metrics
 from tests.serving.tiny import in_event_loop

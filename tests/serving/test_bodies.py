@@ -9,7 +9,8 @@ import tracemalloc
 
 import pytest
 
-from serving.bodies import BodyLimits, read_body
+from serving.api.problems import problem_document
+from serving.engine.bodies import BodyLimits, read_body
 from serving.errors import (
     BadParameter,
     BadPicture,
@@ -20,7 +21,6 @@ from serving.errors import (
     TooLarge,
     TooManyImages,
 )
-from serving.problems import problem_document
 from tests.serving.tiny import BOUNDARY, FORM, form, part
 
 RATE = {"upload_s": 60.0, "bytes_per_s": 16_384.0}

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from serving import home_network
-from serving.home_network import home_url, show_home_url
+from serving.api import home_network
+from serving.api.home_network import home_url, show_home_url
 from tests.serving.program import ENVIRONMENT, PATIENCE_S, ROOT
 
 URL = "http://192.168.178.23:8000"

@@ -10,7 +10,7 @@ import structlog
 from litestar.testing import TestClient
 
 from serving.app import create_app
-from serving.scheduling.scheduler import Scheduler
+from serving.engine.scheduler import Scheduler
 from tests.serving.conftest import wait_until_ready
 from tests.serving.program import PATIENCE_S
 from tests.serving.tiny import FakeNetwork, InProcessDecoder, assert_problem, in_event_loop, jpeg, post
@@ -87,7 +87,7 @@ def test_answer_times_out_at_its_deadline_while_the_network_still_runs(start, mo
 
     client = start(session=session, deadline_s=20.0)
     with monkeypatch.context() as patch:
-        patch.setattr("serving.identify.asyncio.wait", until_the_network_runs)
+        patch.setattr("serving.api.identify.asyncio.wait", until_the_network_runs)
         session.hold()
         problem = assert_problem(post(client, *FIVE[:3]), 504, "timed_out")
     assert "at most 20 seconds" in problem["detail"]
@@ -108,7 +108,7 @@ def test_answer_is_awaited_for_its_deadline_and_no_longer(start, monkeypatch, wa
         return wait(tasks, **options)
 
     client = start(session=FakeNetwork(), deadline_s=20.0)
-    monkeypatch.setattr("serving.identify.asyncio.wait", noted)
+    monkeypatch.setattr("serving.api.identify.asyncio.wait", noted)
     answer = post(client, headers=wanted)
     assert (answer.status_code, answer.headers.get("preference-applied"), timeouts_s) == (200, applied, [expected_s])
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from models.bundle import Golden, load_bundle
 from models.errors import BundleError
-from serving.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
+from serving.engine.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
+from serving.engine.networks import cpu_policy
 from serving.metrics import Metrics
-from serving.scheduling.networks import cpu_policy
 from serving.species import read_taxa_lists
 from tests.serving.tiny import FakeNetwork, InProcessDecoder, in_event_loop, jpeg, tables
 from tests.waiting import until
@@ -126,7 +126,7 @@ async def test_a_network_that_never_ends_is_refused_and_the_next_reload_succeeds
         if hangs_in == "opening":
             opener.opens.clear()
         with monkeypatch.context() as patch:
-            patch.setattr("serving.loaded_bundle._WARM_UP_S", 0.2)
+            patch.setattr("serving.engine.loaded_bundle._WARM_UP_S", 0.2)
             with pytest.raises(BundleError, match="in time"):
                 await live.reload()
         assert live.current is before

@@ -8,8 +8,8 @@ import structlog
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from serving.api.middleware import ObservabilityMiddleware, Trace, is_unchanged
 from serving.metrics import Metrics
-from serving.middleware import ObservabilityMiddleware, Trace, is_unchanged
 
 
 def answer(*, is_draining=False, headers=(), client=None):
@@ -41,7 +41,7 @@ def test_connections_are_closed_after_their_response_only_while_draining(is_drai
 
 def test_duration_is_in_milliseconds(monkeypatch):
     clock = iter([100.0, 100.25])
-    monkeypatch.setattr("serving.middleware.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("serving.api.middleware.time.perf_counter", lambda: next(clock))
     assert answer()[1]["duration_ms"] == 250.0
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from models.errors import InputError
 from serving.access.keys import make_key
 from serving.app import create_app
-from serving.plantnet import UNLIMITED
+from serving.plugins.plantnet import UNLIMITED
 from serving.settings import Settings
 from tests.serving.conftest import ready_service
 from tests.serving.tiny import GREEN, RED, TAXA, WHITE, InProcessDecoder, assert_problem, identify, jpeg, scores, tables

@@ -59,39 +59,43 @@ def drawn(file_format):
 MEMBERS = [
     (
         connection,
-        "serving/protocol.py",
+        "serving/api/protocol.py",
         "_unset_keepalive_if_required connection_lost connection_made cycle data_received eof_received "
         "expect_100_continue headers loop on_body on_header on_headers_complete on_message_begin on_message_complete "
         "on_response_complete on_url parser pause_writing pipeline resume_writing scope server_state "
         "timeout_keep_alive timeout_keep_alive_handler timeout_keep_alive_task transport",
     ),
-    (cycle, "serving/protocol.py", "disconnected keep_alive message_event response_complete response_started scope"),
-    (ServerState, "serving/protocol.py", "default_headers"),
+    (
+        cycle,
+        "serving/api/protocol.py",
+        "disconnected keep_alive message_event response_complete response_started scope",
+    ),
+    (ServerState, "serving/api/protocol.py", "default_headers"),
     (
         lambda: httptools.HttpRequestParser(object()),
-        "serving/protocol.py",
+        "serving/api/protocol.py",
         "feed_data get_http_version get_method set_dangerous_leniencies should_upgrade",
     ),
-    (lambda: httptools, "serving/protocol.py", "HttpParserError HttpParserUpgrade HttpRequestParser"),
+    (lambda: httptools, "serving/api/protocol.py", "HttpParserError HttpParserUpgrade HttpRequestParser"),
     (
         server,
-        "serving/server.py",
+        "serving/api/server.py",
         "config force_exit handle_exit lifespan server_state servers should_exit shutdown startup",
     ),
-    (ServerState, "serving/server.py", "connections tasks"),
-    (connection, "serving/server.py", "cycle shutdown transport"),
-    (lambda: Config(application), "serving/server.py", "load http_protocol_class"),
-    (lambda: LifespanOff(Config(application)), "serving/server.py", "state"),
+    (ServerState, "serving/api/server.py", "connections tasks"),
+    (connection, "serving/api/server.py", "cycle shutdown transport"),
+    (lambda: Config(application), "serving/api/server.py", "load http_protocol_class"),
+    (lambda: LifespanOff(Config(application)), "serving/api/server.py", "state"),
     (lambda: Litestar([]), "serving/app.py", "asgi_handler"),
-    (lambda: Litestar([]).asgi_router, "serving/middleware.py", "handle_routing"),
+    (lambda: Litestar([]).asgi_router, "serving/api/middleware.py", "handle_routing"),
     (lambda: drawn("JPEG"), "models/decode_cost.py", "layer"),
     (lambda: drawn("AVIF"), "models/preprocess.py", "_decoder"),
     (lambda: drawn("WEBP"), "models/preprocess.py", "_decoder"),
     (lambda: Image, "models/preprocess.py", "MAX_IMAGE_PIXELS"),
     (lambda: PngImagePlugin, "models/preprocess.py", "MAX_TEXT_CHUNK"),
     (lambda: drawn("PNG").png, "models/preprocess.py", "call crc crc_skip fp text_memory"),
-    (lambda: AvifImagePlugin, "serving/decoding/child.py", "DEFAULT_MAX_THREADS"),
-    (lambda: pillow_heif.options, "serving/decoding/child.py", "DECODE_THREADS"),
+    (lambda: AvifImagePlugin, "serving/engine/decoding/child.py", "DEFAULT_MAX_THREADS"),
+    (lambda: pillow_heif.options, "serving/engine/decoding/child.py", "DECODE_THREADS"),
 ]
 
 
@@ -126,13 +130,11 @@ def test_upgrade_error_says_where_the_rest_of_the_bytes_starts():
 
 
 def test_paused_writing_can_be_resumed_without_a_transport():
-    FlowControl(None).resume_writing()  # serving/protocol.py does so after the connection is lost
+    FlowControl(None).resume_writing()  # serving/api/protocol.py does so after the connection is lost
 
 
 def test_libraries_of_onnx_runtime_are_in_its_folder_capi():
-    folder = (
-        Path(onnxruntime.__file__).parent / "capi"
-    )  # serving/scheduling/networks.py looks for the one of CUDA there
+    folder = Path(onnxruntime.__file__).parent / "capi"  # serving/engine/networks.py looks for the one of CUDA there
     assert [*folder.glob("*onnxruntime*")]
 
 

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from PIL import Image
 
-from serving.loaded_bundle import LoadedBundle
+from serving.engine.loaded_bundle import LoadedBundle
 from serving.schemas import Parameters
 from tests.models.pictures import claiming_size, png
 from tests.serving.conftest import wait_until_ready

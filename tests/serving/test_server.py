@@ -13,10 +13,10 @@ import pytest
 import structlog
 import uvicorn
 
-from serving.admission import Readiness
+from serving.api.middleware import ObservabilityMiddleware
+from serving.api.server import DrainingServer
+from serving.engine.admission import Readiness
 from serving.metrics import Metrics
-from serving.middleware import ObservabilityMiddleware
-from serving.server import DrainingServer
 from tests.serving.raw_http import POST, SOON_S, App, config, receive_all, receive_one, run
 from tests.waiting import wait_until
 
@@ -74,7 +74,7 @@ class Running:
 
 def test_slow_upload_is_cut_off_with_a_problem_document_two_seconds_before_the_end(monkeypatch):
     running, clock = Running(shutdown_s=600), [0.0]
-    monkeypatch.setattr("serving.server.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("serving.api.server.time", SimpleNamespace(monotonic=lambda: clock[0]))
     with structlog.testing.capture_logs() as lines, running.connected(UPLOAD, b"a") as connection:
         clock[0] = 597.9
         connection.settimeout(0.5)
@@ -124,7 +124,7 @@ def test_request_that_comes_in_a_pause_of_the_process_as_the_port_closes_is_answ
         async def pause(listening):
             await accept(listening)
             connection.sendall(GET)
-            monkeypatch.setattr("serving.server.time", SimpleNamespace(monotonic=itertools.count(step=2).__next__))
+            monkeypatch.setattr("serving.api.server.time", SimpleNamespace(monotonic=itertools.count(step=2).__next__))
 
         monkeypatch.setattr(running.server, "_accept_queued", pause)
         running.server.handle_exit(signal.SIGTERM, None)

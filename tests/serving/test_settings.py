@@ -15,11 +15,11 @@ import structlog
 from msgspec.structs import replace
 
 from models.errors import InputError
-from serving.admission import AdmissionLimits
 from serving.app import create_app
-from serving.bodies import BodyLimits
-from serving.decoding.pool import DecodeLimits
-from serving.machine import lower_priority, return_freed_memory
+from serving.engine.admission import AdmissionLimits
+from serving.engine.bodies import BodyLimits
+from serving.engine.decoding.pool import DecodeLimits
+from serving.engine.machine import lower_priority, return_freed_memory
 from serving.metrics import say_warnings
 from serving.settings import Settings, find_bundle, load_settings, metrics_address
 from tests.serving.tiny import FakeNetwork

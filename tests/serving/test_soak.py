@@ -99,7 +99,7 @@ def decoder_processes(pid):
     found = []
     for child in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if "serving.decoding.child" in child.cmdline():
+            if "serving.engine.decoding.child" in child.cmdline():
                 found.append(child)
     return found
 

@@ -29,8 +29,8 @@ from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
 from models.place import PLACE_FILE, PLACE_PART, write_place
 from models.preprocess import InputSpec, picture_to_input
 from models.taxonomy import Output, Taxon, Taxonomy
-from serving.decoding.pool import Decoded
-from serving.decoding.process import DecodeTime
+from serving.engine.decoding.pool import Decoded
+from serving.engine.decoding.process import DecodeTime
 from tests.models.tiny import conformal_table
 from tests.serving.program import PATIENCE_S
 

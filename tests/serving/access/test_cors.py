@@ -10,10 +10,10 @@ from litestar.testing import TestClient
 from models.errors import InputError
 from serving.access.control import AccessControl, RateLimiter
 from serving.access.origins import cors_config
+from serving.api.middleware import ObservabilityMiddleware, with_refusals
+from serving.api.problems import problem_response
 from serving.errors import Overloaded, RateLimited, Unauthorized
 from serving.metrics import Metrics
-from serving.middleware import ObservabilityMiddleware, with_refusals
-from serving.problems import problem_response
 from tests.serving.tiny import assert_problem
 
 GARDEN, OTHER = "https://garden.example", "https://other.example"

@@ -10,7 +10,7 @@ import msgspec
 from PIL import Image
 
 from models.preprocess import InputSpec
-from serving.decoding.pool import DecodeLimits, DecoderPool
+from serving.engine.decoding.pool import DecodeLimits, DecoderPool
 from serving.metrics import Metrics
 from tests.models.pictures import encode, scene
 from tests.waiting import until, wait_until

@@ -11,9 +11,9 @@ from contextlib import suppress
 import pytest
 
 from models.errors import UnreadableImage
-from serving.decoding import pool, process
-from serving.decoding.messages import MAX_MESSAGE_BYTES, SharedArea
-from serving.decoding.process import ChildLost, ChildProcess
+from serving.engine.decoding import pool, process
+from serving.engine.decoding.messages import MAX_MESSAGE_BYTES, SharedArea
+from serving.engine.decoding.process import ChildLost, ChildProcess
 from serving.errors import NotReady
 from tests.serving.decoding.running_pool import (
     RESTARTS,

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from models.errors import PictureError, TooManyPixels, UnreadableImage
-from serving.decoding.messages import Cost
-from serving.decoding.process import ChildProcess, DecodeTime
+from serving.engine.decoding.messages import Cost
+from serving.engine.decoding.process import ChildProcess, DecodeTime
 from tests.models.hostile import (
     jpeg_with_comments,
     jpeg_with_exif_bomb,

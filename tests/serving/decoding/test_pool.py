@@ -14,8 +14,8 @@ import uvloop
 
 from models.errors import InputError, PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
 from models.preprocess import picture_to_input
-from serving.decoding import process
-from serving.decoding.pool import ByteBudget
+from serving.engine.decoding import process
+from serving.engine.decoding.pool import ByteBudget
 from serving.errors import NotReady, TooLarge
 from serving.metrics import Metrics
 from tests.make import ran
@@ -185,7 +185,7 @@ def test_child_ignores_the_working_directory_and_gets_no_secrets(tmp_path, monke
 
 
 def test_child_imports_neither_web_framework_nor_onnxruntime():
-    program = "import sys, serving.decoding.child; print(*sorted(sys.modules))"
+    program = "import sys, serving.engine.decoding.child; print(*sorted(sys.modules))"
     listing = ran(sys.executable, "-c", program, check=True)
     loaded = set(listing.stdout.split())
     assert "models.preprocess" in loaded
@@ -194,7 +194,7 @@ def test_child_imports_neither_web_framework_nor_onnxruntime():
 
 PARENT = """
 import asyncio, os, sys
-from serving.decoding.pool import DecoderPool
+from serving.engine.decoding.pool import DecoderPool
 from serving.metrics import Metrics
 from tests.serving.decoding.running_pool import LIMITS, SPEC
 

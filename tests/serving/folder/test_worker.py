@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from models.errors import InputError
+from serving.engine.loaded_bundle import open_bundle
 from serving.errors import NotReady
 from serving.folder import Outcome, worker
 from serving.folder.command import IdentifyFolder
@@ -16,7 +17,6 @@ from serving.folder.plants import Plant
 from serving.folder.results import PartFiles, bundle_name
 from serving.folder.rows import columns
 from serving.folder.worker import Worker, open_worker
-from serving.loaded_bundle import open_bundle
 from serving.metrics import Metrics
 from serving.settings import Settings
 from tests.serving.folder.photograph_folder import draw_photographs, rows_of

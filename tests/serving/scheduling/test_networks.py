@@ -8,7 +8,7 @@ import pytest
 
 from models.bundle_record import NetworkFile
 from models.errors import InputError
-from serving.scheduling.networks import choose_precision, cpu_policy
+from serving.engine.networks import choose_precision, cpu_policy
 from tests.make import ran
 from tests.models.tiny import bundle_record
 
@@ -30,7 +30,7 @@ def test_the_fastest_precision_of_the_device_is_opened_unless_another_is_asked_f
     [("openvino", True, "bf16"), ("openvino", False, "fp32"), ("cpu", True, "fp32"), ("cuda", True, "fp32")],
 )
 def test_bf16_is_for_openvino_on_a_processor_that_has_it(provider, has_bf16, expected, monkeypatch):
-    monkeypatch.setattr("serving.scheduling.networks.bf16_is_faster", lambda: has_bf16)
+    monkeypatch.setattr("serving.engine.networks.bf16_is_faster", lambda: has_bf16)
     single = NetworkFile("model.fp32.onnx", temperature=1.0)
     both = bundle_record(networks={"fp32": single, "bf16": single})
     assert choose_precision(both, None, provider) == expected
@@ -47,7 +47,7 @@ class Loaded(types.ModuleType):
     def preload_dlls(self):
         print(os.environ.get("ORT_DISABLE_TELEMETRY"))
 sys.modules["onnxruntime"] = Loaded("onnxruntime")
-from serving.scheduling.networks import _load_cuda_libraries
+from serving.engine.networks import _load_cuda_libraries
 _load_cuda_libraries()
 """
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}

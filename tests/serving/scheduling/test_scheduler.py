@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.session import NetworkOutput
+from serving.engine.networks import SchedulingPolicy, choose_policy, cpu_policy
+from serving.engine.scheduler import Scheduler
 from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
-from serving.scheduling.networks import SchedulingPolicy, choose_policy, cpu_policy
-from serving.scheduling.scheduler import Scheduler
 from tests.serving.tiny import in_event_loop
 from tests.waiting import until
 

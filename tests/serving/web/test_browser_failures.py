@@ -6,7 +6,7 @@ import signal
 import msgspec
 import pytest
 
-from serving.problems import problem_document
+from serving.api.problems import problem_document
 from tests.serving.program import service
 from tests.serving.tiny import encode
 from tests.serving.web.tab import PHOTOGRAPHS, Tab, file

@@ -7,7 +7,7 @@ from urllib.parse import urljoin
 
 import pytest
 
-from serving import pages
+from serving.api import pages
 from serving.app import create_app
 from tests.serving.raw_http import serve
 from tests.serving.tiny import InProcessDecoder

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.model_card import CalibrationFacts, ModelCard, UploadLimits
+from serving.api.model_card import CalibrationFacts, ModelCard, UploadLimits
 from serving.schemas import Identification, PlaceUse
 from tests.serving.web.examples import (
     CHOICE,

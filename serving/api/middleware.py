@@ -25,9 +25,9 @@ from litestar.utils import normalize_path
 
 from serving.access.control import AccessControl
 from serving.access.origins import headers_for_pages, refused_preflight
+from serving.api.problems import send_problem
 from serving.errors import ClientLeft, NotReady, RequestError
 from serving.metrics import Metrics
-from serving.problems import send_problem
 
 HeaderPairs = Iterable[tuple[bytes, bytes]]
 
@@ -205,7 +205,7 @@ class _Exchange:
             elif name.lower() != b"vary":  # Litestar's layers for CORS and compression overwrite each other's
                 completed.append((name, value))
         present = {name.lower() for name, _ in completed}
-        quota = self.scope["state"].get("quota", {})  # serving.identify.authorize knows it
+        quota = self.scope["state"].get("quota", {})  # serving.api.identify.authorize knows it
         is_readable = self.method == "OPTIONS" or b"access-control-allow-origin" in present
         cors = {} if is_readable else headers_for_pages(self._cors, self.scope["headers"])
         is_for_all = self._cors is None or self._cors.is_allow_all_origins

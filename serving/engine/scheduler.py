@@ -22,11 +22,11 @@ import structlog
 from models.arrays import Singles
 from models.errors import one_line
 from models.session import NetworkOutput, NetworkSession
+from serving.engine.machine import return_freed_memory
+from serving.engine.networks import RunMode, SchedulingPolicy
+from serving.engine.threads import Worker
 from serving.errors import NotReady, RunFailed
-from serving.machine import return_freed_memory
 from serving.metrics import Metrics
-from serving.scheduling.networks import RunMode, SchedulingPolicy
-from serving.threads import Worker
 
 Row = tuple[Singles, Singles]
 """Logits and features of one picture."""

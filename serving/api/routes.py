@@ -10,9 +10,7 @@ from litestar.types import ControllerRouterHandler
 from typing_extensions import Doc
 
 from models.errors import BundleError, InputError
-from serving.correct import CORRECTION_ROUTES
-from serving.errors import ReloadRefused, UnknownTaxon
-from serving.identify import (
+from serving.api.identify import (
     AnyRequest,
     Deps,
     RouteDependencies,
@@ -21,11 +19,13 @@ from serving.identify import (
     request_id,
     unknown_parameters,
 )
-from serving.loaded_bundle import LoadedBundle
-from serving.middleware import NOT_BY_ADDRESS, revalidated
-from serving.model_card import ModelCard, UploadLimits, model_card
-from serving.pages import ADMIN_KEY, OPTIONAL_KEY, operation, page_routes, problem_responses
-from serving.plantnet import PLANTNET_ROUTES
+from serving.api.middleware import NOT_BY_ADDRESS, revalidated
+from serving.api.model_card import ModelCard, UploadLimits, model_card
+from serving.api.pages import ADMIN_KEY, OPTIONAL_KEY, operation, page_routes, problem_responses
+from serving.engine.loaded_bundle import LoadedBundle
+from serving.errors import ReloadRefused, UnknownTaxon
+from serving.plugins.corrections import CORRECTION_ROUTES
+from serving.plugins.plantnet import PLANTNET_ROUTES
 from serving.schemas import Health, Language, Name, declared, read_parameters, wanted_languages
 from serving.species import SpeciesDetail, SpeciesList, species_detail, species_list
 

@@ -27,16 +27,16 @@ from models.place import first_place
 from models.preprocess import InputSpec
 from models.ranking import RankedGroup, RankedTaxon
 from serving.access.control import AccessControl, Client
-from serving.admission import Admission, AdmittedRequest, Readiness
-from serving.bodies import Body, BodyLimits, FormNames, read_body, unknown_warnings
+from serving.api.middleware import NOT_BY_ADDRESS
+from serving.api.pages import IDENTIFY_BODY, OPTIONAL_KEY, PREFER, operation, problem_responses
 from serving.corrections.record import Correction
 from serving.corrections.service import CorrectionService, RecentAnswer
-from serving.decoding.pool import Decoded, DecoderPool
+from serving.engine.admission import Admission, AdmittedRequest, Readiness
+from serving.engine.bodies import Body, BodyLimits, FormNames, read_body, unknown_warnings
+from serving.engine.decoding.pool import Decoded, DecoderPool
+from serving.engine.loaded_bundle import LiveBundle, LoadedBundle
 from serving.errors import BadPicture, ClientLeft, EncodedBody, TimedOut
-from serving.loaded_bundle import LiveBundle, LoadedBundle
 from serving.metrics import Metrics
-from serving.middleware import NOT_BY_ADDRESS
-from serving.pages import IDENTIFY_BODY, OPTIONAL_KEY, PREFER, operation, problem_responses
 from serving.schemas import (
     PLACE_REASONS,
     CandidatesView,

@@ -20,16 +20,16 @@ from models.examples import Example
 from models.openvino_session import OpenVinoSession
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 from models.taxonomy import Taxon, TaxonNames
-from serving.decoding.pool import DecoderPool
+from serving.engine.decoding.pool import DecoderPool
+from serving.engine.machine import return_freed_memory
+from serving.engine.networks import RunMode, SchedulingPolicy, choose_policy, choose_precision, open_networks
+from serving.engine.scheduler import Scheduler
+from serving.engine.threads import run_in_daemon_thread
 from serving.errors import RunFailed
-from serving.machine import return_freed_memory
 from serving.metrics import Metrics
-from serving.scheduling.networks import RunMode, SchedulingPolicy, choose_policy, choose_precision, open_networks
-from serving.scheduling.scheduler import Scheduler
 from serving.schemas import PLACE_REASONS, Parameters
 from serving.settings import Settings, find_bundle
 from serving.species import ALL_TAXA, TaxaLists, TaxaSelector, read_taxa_lists
-from serving.threads import run_in_daemon_thread
 
 _GRADIENT_PX: Final = 96
 _MOST_UNKNOWN: Final = 20  # names of a list that the log tells

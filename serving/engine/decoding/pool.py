@@ -16,7 +16,7 @@ from models.errors import InputError, PictureError, UnreadableImage
 from models.exif import Capture
 from models.file_structure import sniff_format
 from models.preprocess import InputSpec
-from serving.decoding.process import ChildCrashed, ChildLost, ChildProcess, DecodeTime, OutOfTime
+from serving.engine.decoding.process import ChildCrashed, ChildLost, ChildProcess, DecodeTime, OutOfTime
 from serving.errors import NotReady, Overloaded, TooLarge
 from serving.metrics import Metrics
 

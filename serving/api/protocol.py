@@ -32,7 +32,7 @@ import httptools
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from serving.problems import (
+from serving.api.problems import (
     HEAD_TOO_LARGE,
     NO_MEMORY,
     NOT_HTTP,

@@ -23,7 +23,7 @@ from PIL import AvifImagePlugin, JpegImagePlugin, MpoImagePlugin, PngImagePlugin
 from models.decode_cost import decode_cost
 from models.errors import PictureError, UnreadableImage
 from models.preprocess import InputSpec, picture_to_input
-from serving.decoding.messages import (
+from serving.engine.decoding.messages import (
     Command,
     Cost,
     Done,
@@ -35,7 +35,7 @@ from serving.decoding.messages import (
     as_line,
     read_command,
 )
-from serving.machine import lower_priority, return_freed_memory
+from serving.engine.machine import lower_priority, return_freed_memory
 
 _STATUS: Final = Path("/proc/self/status")
 # Address space beyond what is granted, for the threads and tables of a decoder: the first HEIC takes 10 MB.

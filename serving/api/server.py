@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 import uvicorn
 
-from serving.admission import Readiness
+from serving.engine.admission import Readiness
 
 _FIRST_REQUEST_S: Final = 1.0  # how long shutdown waits for the request of a connection that has just been opened
 _CHECK_S: Final = 0.05
@@ -31,7 +31,7 @@ class DrainingServer(uvicorn.Server):
     a keyboard, skips the wait. A second signal ends the process at once.
 
     Then it finishes the requests in progress. Those that slow clients would stretch beyond `shutdown_s` are canceled;
-    `serving.middleware` answers them with 503.
+    `serving.api.middleware` answers them with 503.
 
     Args:
         config: uvicorn's configuration.

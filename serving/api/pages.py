@@ -42,11 +42,11 @@ from litestar.params import FromPath
 from litestar.response import Redirect
 from litestar.types import ControllerRouterHandler
 
-from serving.middleware import REVALIDATE, accepts_gzip, entity_tag, revalidated
-from serving.problems import MEDIA_TYPE, codes_by_status
+from serving.api.middleware import REVALIDATE, accepts_gzip, entity_tag, revalidated
+from serving.api.problems import MEDIA_TYPE, codes_by_status
 from serving.schemas import MAX_IMAGES, Parameters, Problem, declared, wanted_languages
 
-WEB: Final = Path(__file__).resolve().parent / "web"
+WEB: Final = Path(__file__).resolve().parents[1] / "web"
 _PAGE: Final = "."  # the name of index.html, which stands at the root alone: its addresses begin there
 _DEFAULT_LANGUAGE: Final = "en"
 _PARTS: Final = "parts"  # folder of what stands in several pages

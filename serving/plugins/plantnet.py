@@ -23,13 +23,13 @@ from models.ranking import RankedTaxon
 from models.scoring import LIKELIER_OUTSIDE
 from models.taxonomy import Taxon
 from serving.access.control import Client
-from serving.bodies import FormNames
+from serving.api.identify import AnyRequest, Deps, RouteDependencies, answer_pictures, authorize
+from serving.api.middleware import NOT_BY_ADDRESS
+from serving.api.pages import IMAGES, form_body, operation, problem_responses
+from serving.api.problems import problem_response
+from serving.engine.bodies import FormNames
+from serving.engine.loaded_bundle import LoadedBundle
 from serving.errors import BadParameter, RequestError, Unauthorized
-from serving.identify import AnyRequest, Deps, RouteDependencies, answer_pictures, authorize
-from serving.loaded_bundle import LoadedBundle
-from serving.middleware import NOT_BY_ADDRESS
-from serving.pages import IMAGES, form_body, operation, problem_responses
-from serving.problems import problem_response
 from serving.schemas import MAX_K, Parameters, filled_in, read_parameters
 from serving.species import ALL_TAXA, LIST_PREFIX
 

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from models.arrays import Singles
 from models.errors import BotanifyError
 from models.preprocess import InputSpec
-from serving.decoding.messages import (
+from serving.engine.decoding.messages import (
     MAX_MESSAGE_BYTES,
     Command,
     Cost,
@@ -364,7 +364,7 @@ async def _launch(stdin: socket.socket, descriptor: int, *arguments: str) -> Pro
     inherited = {name: os.environ[name] for name in _INHERITED_VARIABLES & os.environ.keys()}
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     # -P keeps the working directory off the module path. -W ignore keeps warnings about pictures out of the log.
-    command = [sys.executable, "-P", "-W", "ignore", "-m", "serving.decoding.child", str(descriptor), *arguments]
+    command = [sys.executable, "-P", "-W", "ignore", "-m", "serving.engine.decoding.child", str(descriptor), *arguments]
     return await asyncio.create_subprocess_exec(
         *command,
         stdin=stdin.fileno(),

@@ -10,12 +10,12 @@ from litestar.params import PathParameter
 from litestar.types import ControllerRouterHandler
 from typing_extensions import Doc
 
-from serving.bodies import Body, FormNames
+from serving.api.identify import AnyRequest, Deps, RouteDependencies, authorize, read
+from serving.api.middleware import NOT_BY_ADDRESS
+from serving.api.pages import IMAGES, OPTIONAL_KEY, form_body, operation, problem_responses
 from serving.corrections.service import CorrectionService
+from serving.engine.bodies import Body, FormNames
 from serving.errors import BadParameter, MalformedBody
-from serving.identify import AnyRequest, Deps, RouteDependencies, authorize, read
-from serving.middleware import NOT_BY_ADDRESS
-from serving.pages import IMAGES, OPTIONAL_KEY, form_body, operation, problem_responses
 from serving.schemas import Name, declared, field_bytes, filled_in, read_parameters
 
 # Persian, Hindi and Sinhala are spelled with them. Other characters that are not shown, such as those that reverse the

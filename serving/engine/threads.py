@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from serving.machine import lower_priority
+from serving.engine.machine import lower_priority
 
 
 class Worker:

@@ -12,7 +12,7 @@ from models.place import PLACE_PART
 from models.preprocess import InputSpec
 from models.ranking import NAMES_ARE_GUESSES, Promises, Thresholds
 from models.taxonomy import Taxon
-from serving.loaded_bundle import LoadedBundle
+from serving.engine.loaded_bundle import LoadedBundle
 
 _DRAWN_TAXON: Final = "helianthus-annuus"
 _LISTED_UNCALIBRATED: Final = 100

@@ -1,0 +1,1 @@
+"""From the bytes of a request to an answer: admission, body, decoding, network runs, and the loaded bundle."""

@@ -1,1 +1,0 @@
-"""Schedules runs of the network: which pictures run next, in which batch size and on how many threads."""
