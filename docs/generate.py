@@ -253,7 +253,7 @@ def openapi_document() -> dict[str, Any]:
     from serving.app import create_app
     from serving.settings import Settings
 
-    return create_app(Settings()).app.openapi_schema.to_schema()
+    return create_app(Settings()).litestar.openapi_schema.to_schema()
 
 
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterable[str]:

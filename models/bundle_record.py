@@ -24,6 +24,8 @@ from models.taxonomy import Taxonomy
 
 Precision = Literal["fp32", "fp16", "bf16"]
 """bf16 is the file of fp32, computed in bfloat16 with OpenVINO; it has its own temperature, checks and tables."""
+Provider = Literal["cpu", "cuda", "openvino"]
+"""What runs a network: ONNX Runtime on a CPU or a GPU, or OpenVINO on a CPU."""
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 FILE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 FileName = Annotated[str, msgspec.Meta(pattern=FILE_NAME)]

@@ -9,26 +9,33 @@ import structlog
 from litestar import Litestar
 from litestar.config.compression import CompressionConfig
 from litestar.di import Provide
+from litestar.types import ASGIApp
 
 from models.cores import cores
-from models.errors import InputError
 from models.session import NetworkSession
 from serving.access.control import AccessControl, RateLimiter
 from serving.access.keys import read_keys
 from serving.access.origins import cors_config
 from serving.api.identify import RouteDependencies
-from serving.api.middleware import ObservabilityMiddleware, with_refusals
-from serving.api.pages import MIN_COMPRESSED_BYTES, PRECOMPRESSED, openapi_config
-from serving.api.problems import problem_response
-from serving.api.routes import route_handlers
+from serving.api.middleware import (
+    MIN_COMPRESSED_BYTES,
+    PRECOMPRESSED,
+    AddressLimit,
+    ObservabilityMiddleware,
+    refusing_preflights,
+)
+from serving.api.openapi import openapi_config
+from serving.api.readiness import Readiness
+from serving.api.routes import ROUTES, metrics_text
 from serving.api.server import on_sighup
-from serving.corrections.service import CorrectionService
-from serving.engine.admission import Admission, AdmissionLimits, Readiness
+from serving.engine.admission import Admission, AdmissionLimits
 from serving.engine.bodies import BodyLimits
 from serving.engine.decoding.pool import DecodeLimits, DecoderPool
 from serving.engine.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
 from serving.metrics import Metrics
-from serving.plugins.plantnet import failure
+from serving.plugins.corrections import Corrections
+from serving.plugins.page import Page
+from serving.plugins.plantnet import Plantnet
 from serving.schemas import MAX_IMAGES
 from serving.settings import Settings
 
@@ -44,7 +51,8 @@ _log = structlog.get_logger(__name__)
 class Service(NamedTuple):
     """The application, with the components that the program and the tests use."""
 
-    app: Litestar
+    app: ASGIApp
+    litestar: Litestar
     readiness: Readiness
     admission: Admission
     metrics: Metrics
@@ -96,8 +104,6 @@ def create_app(
         is_healthy=lambda: pool.num_alive > 0 and live_bundle.current.scheduler.is_healthy,
     )
     metrics.ready.set_function(lambda: readiness.is_ready)
-    metrics.corrections_limit_bytes.set(settings.corrections_bytes)
-    metrics.corrections_age_limit_s.set(settings.corrections_days * 86_400)
     deps = RouteDependencies(
         admission=admission,
         access=access,
@@ -107,22 +113,26 @@ def create_app(
         live_bundle=live_bundle,
         body_limits=BodyLimits(settings.max_picture_bytes, settings.max_request_bytes, MAX_IMAGES, settings.upload_s),
         deadline_s=settings.deadline_s,
-        correction_service=_new_correction_service(settings),
+        correction_days=None if settings.corrections is None else settings.corrections_days,
     )
-    return Service(_application(settings, deps, on_failure), readiness, admission, metrics)
+    litestar = _application(settings, deps, on_failure)
+    app: ASGIApp = litestar
+    if litestar.cors_config is not None:
+        app = refusing_preflights(app, litestar.cors_config)
+    app = ObservabilityMiddleware(app, metrics, lambda: readiness.is_draining, cors=litestar.cors_config)
+    return Service(app, litestar, readiness, admission, metrics)
 
 
 def _application(
     settings: Settings, deps: RouteDependencies, on_failure: Callable[[Exception], None] | None
 ) -> Litestar:
-    app = Litestar(
-        route_handlers=route_handlers(
-            with_metrics=settings.metrics is None,
-            with_plantnet=settings.plantnet_api,
-            with_corrections=deps.correction_service is not None,
-        ),
+    limit = AddressLimit(deps.access)
+    return Litestar(
+        route_handlers=[*ROUTES, *([metrics_text] if settings.metrics is None else [])],
+        plugins=[Page(), *([Plantnet()] if settings.plantnet_api else []), Corrections(settings, deps)],
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
-        exception_handlers={Exception: failure if settings.plantnet_api else problem_response},
+        guards=[limit.guard],
+        exception_handlers={Exception: limit.respond},
         openapi_config=openapi_config(),
         compression_config=_COMPRESSION,
         cors_config=cors_config(settings.cors_origins, has_keys=deps.access.requires_key),
@@ -130,26 +140,6 @@ def _application(
         logging_config=None,  # serving.metrics configures logging; Litestar's own configuration changes in 3.0
         request_max_body_size=None,  # serving.engine.bodies limits the body
     )
-    app.asgi_handler = ObservabilityMiddleware(
-        with_refusals(app, deps.access),
-        deps.metrics,
-        is_draining=lambda: deps.readiness.is_draining,
-        cors=app.cors_config,
-    )
-    return app
-
-
-def _new_correction_service(settings: Settings) -> CorrectionService | None:
-    if settings.corrections is None:
-        return None
-    try:
-        from serving.corrections.store import Store  # the extra `corrections` is optional
-    except ImportError as error:
-        raise InputError(
-            "--corrections needs more packages", value=error, remedy="python -m pip install -e '.[corrections]'"
-        ) from error
-    store = Store(settings.corrections, settings.corrections_database, settings.corrections_bytes)
-    return CorrectionService(store, settings.corrections_days)
 
 
 def _lifespan(
@@ -161,7 +151,6 @@ def _lifespan(
     bundle on SIGHUP, and stops the worker threads and the decoder processes at shutdown.
     """
     live_bundle = deps.live_bundle
-    correction_service = deps.correction_service
 
     async def warm_up() -> None:
         try:
@@ -175,20 +164,14 @@ def _lifespan(
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(warm_up())]
-        if correction_service is not None:
-            tasks.append(asyncio.create_task(correction_service.purge_forever()))
-            tasks.append(asyncio.create_task(correction_service.measure_forever(deps.metrics)))
+        task = asyncio.create_task(warm_up())
         on_sighup(asyncio.get_running_loop(), live_bundle.request_reload)
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
             await live_bundle.close()
             await deps.decoder.close()
-            if correction_service is not None:
-                await asyncio.to_thread(correction_service.close)
 
     return lifespan

@@ -321,8 +321,8 @@ def filled_in(given: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     return {name: found for name, texts in given.items() if (found := [text for text in texts if text.strip()])}
 
 
-def read_parameters(record: type[_Record], given: Mapping[str, Sequence[str]]) -> _Record:
-    """Reads the parameters of a record from texts; of several values the last counts, except for a list.
+def read_values(record: type[msgspec.Struct], given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Reads the parameters of a record that texts give; of several values the last counts, except for a list.
 
     An empty text counts as not sent.
 
@@ -350,12 +350,21 @@ def read_parameters(record: type[_Record], given: Mapping[str, Sequence[str]]) -
             found[field.name] = msgspec.convert(value, field.type, strict=not is_switch)
         except msgspec.ValidationError as error:
             raise _refusal(name, texts, schema) from error
-    return record(**found)
+    return found
 
 
-def parse_parameters(given: Mapping[str, Sequence[str]]) -> Parameters:
-    """Reads the parameters of a whole request, see `read_parameters`; one coordinate needs the other."""
-    found = read_parameters(Parameters, given)
+def read_parameters(record: type[_Record], given: Mapping[str, Sequence[str]]) -> _Record:
+    """Reads a record from texts, see `read_values`."""
+    return record(**read_values(record, given))
+
+
+def parse_parameters(given: Mapping[str, Sequence[str]], values: Mapping[str, Any] | None = None) -> Parameters:
+    """Reads the parameters of a whole request: texts, and values that take precedence; see `read_values`.
+
+    Raises:
+        BadParameter: A value is out of range, or one coordinate is missing.
+    """
+    found = Parameters(**{**read_values(Parameters, given), **(values or {})})
     if (found.latitude is None) != (found.longitude is None):
         name = "latitude" if found.latitude is None else "longitude"
         raise _refusal(name, [""], declared(Parameters)[name])

@@ -9,10 +9,9 @@ from typing import Annotated, Any, Final, get_type_hints
 import msgspec
 
 from models.bundle import BUNDLE_FILE
-from models.bundle_record import Precision
+from models.bundle_record import Precision, Provider
 from models.errors import InputError
 from models.program import path_fields, read_flags, valid
-from serving.engine.networks import Provider
 
 ENVIRONMENT_PREFIX: Final = "BOTANIFY_"
 # What the client and the tests of this repository read.
@@ -30,13 +29,11 @@ SecondsOrZero = Annotated[float, msgspec.Meta(ge=0.0, le=86_400.0)]
 Share = Annotated[float, msgspec.Meta(ge=0.001, le=1.0)]
 Rate = Annotated[float, msgspec.Meta(ge=0.001, le=1_000_000.0)]
 
+DECODE_BUDGET_BYTES: Final = 512_000_000
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Identifies plants on photographs, over HTTP.
 
-    Every flag is also an environment variable: --deadline-s 5 is BOTANIFY_DEADLINE_S=5. Flags take precedence. List
-    items are separated by spaces in flags and by commas in environment variables.
-    """
+class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which bundle answers, and how its network runs."""
 
     bundle: Path | None = None
     """Folder of the bundle; by default the only one in models/releases/."""
@@ -45,6 +42,24 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     or species per line; # starts a comment. Read at the start and on reload."""
     plantnet_api: bool = False
     """Also answer the interface of Pl@ntNet below /v2, so that programs written for it can use this service."""
+    precision: Precision | None = None
+    """Precision of the network to run; by default the fastest one in the bundle for the device."""
+    provider: Provider = "cpu"
+    """What runs the network; the service does not start if it is not available. openvino is for a CPU too, and needs
+    the extra serve-openvino: it is faster on a processor with bfloat16, for bundles with the precision bf16."""
+    num_threads: Workers | None = None
+    """Threads of one network run on a CPU; by default all cores for a single request, and one per run under load."""
+    num_runs: Workers | None = None
+    """Network runs at the same time; by default one per core, or two batches on a GPU."""
+
+
+class Settings(ModelOptions, frozen=True, forbid_unknown_fields=True):
+    """Identifies plants on photographs, over HTTP.
+
+    Every flag is also an environment variable: --deadline-s 5 is BOTANIFY_DEADLINE_S=5. Flags take precedence. List
+    items are separated by spaces in flags and by commas in environment variables.
+    """
+
     corrections: Path | None = None
     """Folder for corrections: what people say about answers, with the pictures that they send again; by default nothing
     is kept. Needs the extra corrections."""
@@ -63,15 +78,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: str | None = None
     """Where the metrics alone are served: PORT, or HOST:PORT for another address than --host; by default they are at
     /metrics on the service's own port."""
-    precision: Precision | None = None
-    """Precision of the network to run; by default the fastest one in the bundle for the device."""
-    provider: Provider = "cpu"
-    """What runs the network; the service does not start if it is not available. openvino is for a CPU too, and needs
-    the extra serve-openvino: it is faster on a processor with bfloat16, for bundles with the precision bf16."""
-    num_threads: Workers | None = None
-    """Threads of one network run on a CPU; by default all cores for a single request, and one per run under load."""
-    num_runs: Workers | None = None
-    """Network runs at the same time; by default one per core, or two batches on a GPU."""
     num_decoders: Workers | None = None
     """Processes that decode pictures; by default one per core."""
     max_picture_bytes: Bytes = 20_000_000
@@ -94,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longest time for an upload, seconds; one that is slower than 16 kB per second is refused earlier."""
     decode_s: Seconds = 5.0
     """Processor time for decoding all pictures of a request, seconds; a request that needs more is refused."""
-    decode_budget_bytes: Bytes = 512_000_000
+    decode_budget_bytes: Bytes = DECODE_BUDGET_BYTES
     """Memory that all decodes in progress may take, bytes; a picture that needs more is decoded alone."""
     drain_s: SecondsOrZero = 5.0
     """How long requests are still accepted after SIGTERM, seconds, so that a load balancer notices the shutdown."""

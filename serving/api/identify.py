@@ -5,11 +5,8 @@ The work on the pictures is a task of its own, so that a deadline or a client th
 
 import asyncio
 import base64
-import hashlib
 import io
-import secrets
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
@@ -27,11 +24,9 @@ from models.place import first_place
 from models.preprocess import InputSpec
 from models.ranking import RankedGroup, RankedTaxon
 from serving.access.control import AccessControl, Client
-from serving.api.middleware import NOT_BY_ADDRESS
-from serving.api.pages import IDENTIFY_BODY, OPTIONAL_KEY, PREFER, operation, problem_responses
-from serving.corrections.record import Correction
-from serving.corrections.service import CorrectionService, RecentAnswer
-from serving.engine.admission import Admission, AdmittedRequest, Readiness
+from serving.api.openapi import IDENTIFY_BODY, OPTIONAL_KEY, PREFER, operation, problem_responses
+from serving.api.readiness import Readiness
+from serving.engine.admission import Admission, AdmittedRequest
 from serving.engine.bodies import Body, BodyLimits, FormNames, read_body, unknown_warnings
 from serving.engine.decoding.pool import Decoded, DecoderPool
 from serving.engine.loaded_bundle import LiveBundle, LoadedBundle
@@ -48,16 +43,14 @@ from serving.schemas import (
     PlaceUse,
     Prediction,
     declared,
-    filled_in,
     parse_parameters,
     preferred_deadline,
-    read_parameters,
+    read_values,
     wanted_languages,
 )
 from serving.species import taxon_fields
 
 _PREVIEW_PX: Final = 256
-_MAX_REMEMBERED: Final = 10  # taxa of an answer that can be corrected
 AnyRequest = Request[Any, Any, Any]
 _Ranked = TypeVar("_Ranked", RankedTaxon, RankedGroup)
 
@@ -77,20 +70,19 @@ class RouteDependencies(msgspec.Struct, frozen=True):
     body_limits: BodyLimits
     deadline_s: float
     """Longest time from the complete upload to the answer, seconds."""
-    correction_service: CorrectionService | None = None
-    """Takes corrections of answers, if the service keeps them."""
+    on_answer: list["OnAnswer"] = msgspec.field(default_factory=list)
+    """What plugins do with an answer before it is sent."""
+    correction_days: int | None = None
+    """How long corrections are kept, for `/model`; None if the service keeps none."""
+    tasks: set[asyncio.Task[Any]] = msgspec.field(default_factory=set)
+    """asyncio keeps only weak references to tasks, and the work on a request may outlive it."""
 
 
 Deps = NamedDependency[RouteDependencies]
 
 
-# asyncio keeps only weak references to tasks, and a task may outlive its request.
-_tasks: Final[set[asyncio.Task[None]]] = set()
-
-
 @post(
     "/identify",
-    opt=NOT_BY_ADDRESS,
     status_code=200,
     tags=["identify"],
     summary="Identify a plant",
@@ -115,29 +107,22 @@ async def identify(request: AnyRequest, deps: Deps) -> Response[Identification]:
     # Everything up to admission runs before the body is read, so that a refusal is cheap.
     deps.readiness.require_warm()
     client = authorize(deps.access, request)
-    query = filled_in(request.query_params.dict())
+    query = read_values(Parameters, request.query_params.dict())
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), deps.deadline_s)
-
-    def parse(fields: Mapping[str, Sequence[str]] | None) -> Parameters:
-        if fields is None:
-            return read_parameters(Parameters, query)
-        read_parameters(Parameters, fields)  # a wrong field is an error, even if the query overrides it
-        return parse_parameters({**fields, **query})
-
-    answered = await answer_pictures(request, deps, client, parse, deadline_s=wanted_s or deps.deadline_s)
-    answered.warnings[:0] = unknown_parameters(request, declared(Parameters))
+    answered = await answer_pictures(request, deps, client, query, deadline_s=wanted_s or deps.deadline_s)
+    for hook in deps.on_answer:
+        await hook(request_id(request), client, answered)
     headers = {} if wanted_s is None else {"Preference-Applied": f"wait={wanted_s:g}"}
-    if deps.correction_service is not None:
-        deps.correction_service.remember(request_id(request), await _recent(answered, client))
     languages = wanted_languages(answered.asked.lang, request.headers.get("accept-language", ""))
-    return Response(_identification(request_id(request), answered, languages), headers=headers)
+    warnings = [*unknown_parameters(request, declared(Parameters)), *answered.warnings]
+    return Response(_identification(request_id(request), answered, languages, warnings), headers=headers)
 
 
 async def answer_pictures(
     request: AnyRequest,
     deps: RouteDependencies,
     client: Client,
-    parse: Callable[[Mapping[str, Sequence[str]] | None], Parameters],
+    query: Mapping[str, Any],
     *,
     deadline_s: float,
     names: FormNames = FormNames(),  # noqa: B008  # it is frozen
@@ -148,20 +133,25 @@ async def answer_pictures(
         request: Its body holds the pictures.
         deps: The components.
         client: Who asks; its rate is counted.
-        parse: What is asked, given the fields of the form. It is called with None before the body is read, so that
-            most errors cost no upload.
+        query: The parameters outside of the body, which take precedence over the fields of a form.
         deadline_s: Longest time from the complete upload to the answer, seconds.
         names: The names of the form's fields.
     """
     with deps.live_bundle.current.in_use() as loaded:
-        loaded.question(parse(None))  # refuses names that it does not know
+        loaded.selector.select(query.get("taxa", ()))  # refuses unknown names before the upload
         async with deps.admission.enter(client.identity) as admitted:
             body = await read(request, admitted, deps, names)
-            asked = parse(body.fields)
+            asked = parse_parameters(body.fields, query)
             question, ignored = loaded.question(asked)
-            answered = Answered(deps, admitted, body, loaded, question, asked, [*body.warnings, *ignored])
-            await answered.work(deadline_s, _client_left(request))
-            return answered
+            deps.admission.start_work(admitted, len(body.pictures), deadline_s)
+            body = msgspec.structs.replace(body, warnings=[*body.warnings, *ignored])
+            work = _answer(deps, admitted, loaded=loaded, body=body, asked=asked, question=question)
+            task = asyncio.create_task(work)
+            deps.tasks.add(task)
+            task.add_done_callback(deps.tasks.discard)
+            answered = await _in_time(request, deps, admitted, task, deadline_s)
+    deps.metrics.verdicts.labels(answered.plant.verdict.rank).inc()
+    return answered
 
 
 def authorize(
@@ -223,102 +213,113 @@ async def _client_left(request: AnyRequest) -> None:
         pass
 
 
-@dataclass
-class Answered:
-    """A request: a question about the plant that all its pictures show, and its answer once `work` has ended."""
+class Answered(msgspec.Struct, frozen=True):
+    """The answer about the plant that all pictures of a request show, with what was asked."""
 
-    deps: RouteDependencies
-    admitted: AdmittedRequest
-    body: Body
     loaded: LoadedBundle
-    question: Question
+    body: Body
     asked: Parameters
-    warnings: list[str]
-    """A sentence for each part of the request that is ignored, or turns out to be."""
-    plant: PlantAnswer = field(init=False)
-    sizes: list[tuple[int, int]] = field(init=False)
+    question: Question
+    plant: PlantAnswer
+    sizes: list[tuple[int, int]]
     """Upright sizes of the pictures, (width, height) in px."""
-    previews: list[str] = field(default_factory=list)
+    previews: list[str]
     """Of each picture a small one as a data URL, if asked for."""
-    stage: str = "decode"
+    warnings: list[str]
+    """A sentence for each part of the request that was ignored."""
 
-    async def work(self, deadline_s: float, client_left: Coroutine[Any, Any, None]) -> None:
-        """Answers the question, or cancels the work at the deadline or when the client has left.
 
-        Raises:
-            Overloaded: The pictures ahead leave too little time before the deadline.
-            BadPicture: A picture was refused.
-            RunFailed: The network fails on these pictures.
-            TimedOut: The deadline passed.
-            ClientLeft: The client disconnected.
-        """
-        admission = self.deps.admission
-        metrics = self.deps.metrics
-        disconnected = asyncio.ensure_future(client_left)
-        try:
-            admission.start_work(self.admitted, len(self.body.pictures), deadline_s)
-            task = asyncio.create_task(self._answer())
-            _tasks.add(task)
-            task.add_done_callback(_tasks.discard)
-            try:
-                await asyncio.wait({task, disconnected}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
-                if not task.done():
-                    if disconnected.done():
-                        metrics.cancellations.labels(self.stage).inc()
-                        raise ClientLeft("the client disconnected before its answer was ready")
-                    raise TimedOut(
-                        "the answer was not ready in time",
-                        limit=f"at most {deadline_s:g} seconds",
-                        remedy="try again later, or with fewer or smaller pictures",
-                    )
-                task.result()
-            finally:
-                task.cancel()
-                has_answer = task.done() and not task.cancelled() and task.exception() is None
-                admission.end_work(self.admitted, answered=has_answer)
-        finally:
-            disconnected.cancel()
-        metrics.verdicts.labels(self.plant.verdict.rank).inc()
+OnAnswer = Callable[[str, Client, Answered], Awaitable[None]]
+"""Called with the id of the request and its client."""
 
-    async def _answer(self) -> None:
-        decoded = await self._decode_all()
-        self.stage = "run"
-        alone = self.deps.admission.num_pictures == 1
-        knows_places = self.loaded.answer_model.place is not None
-        if knows_places and self.question.where is None and self.asked.use_exif and not self.asked.cultivated:
-            where = first_place((picture.capture for picture in decoded), self.asked.date)
-            self.question = msgspec.structs.replace(self.question, where=where)
-            if where is None:
-                self.warnings.append(PLACE_REASONS["no_place_in_exif"])
-        pixels = [picture.pixels for picture in decoded]
-        output = await self.loaded.scheduler.run(pixels, self.admitted.virtual_starts_s, alone=alone)
-        with self.deps.metrics.stage_s.labels("rank").time():
-            self.plant = self.loaded.answer(output, self.question)
-        if self.question.where is not None and self.plant.place is None:
-            self.warnings.append(PLACE_REASONS["no_records"])
-        if self.asked.preview:
-            self.previews = await asyncio.to_thread(lambda: [_preview(each, self.loaded.spec) for each in pixels])
-        self.warnings += [
-            f"Picture {number} is cut off at its end, where a few rows may be missing."
-            for number, picture in enumerate(decoded, 1)
-            if picture.is_cut_off
-        ]
-        self.sizes = [(picture.width, picture.height) for picture in decoded]
 
-    async def _decode_all(self) -> list[Decoded]:
-        """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
-        decoder = self.deps.decoder
-        queue = self.deps.admission.decoding
-        asked_at = perf_counter()
-        time = decoder.decode_time()
+async def _in_time(
+    request: AnyRequest,
+    deps: RouteDependencies,
+    admitted: AdmittedRequest,
+    task: "asyncio.Task[Answered]",
+    deadline_s: float,
+) -> Answered:
+    """Waits for the work on a request, and cancels it at the deadline or when the client has left.
 
-        async def decode(data: bytes, virtual_start_s: float) -> Decoded:
-            async with queue.take(self.admitted.client, virtual_start_s):
-                self.deps.metrics.stage_s.labels("wait").observe(perf_counter() - asked_at)
-                return await decoder.decode(data, self.loaded.spec, time)
+    Raises:
+        BadPicture: A picture was refused.
+        RunFailed: The network fails on these pictures.
+        TimedOut: The deadline passed.
+        ClientLeft: The client disconnected.
+    """
+    disconnected = asyncio.create_task(_client_left(request))
+    try:
+        await asyncio.wait({task, disconnected}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if disconnected.done():
+            deps.metrics.cancellations.labels(admitted.stage).inc()
+            raise ClientLeft("the client disconnected before its answer was ready")
+        raise TimedOut(
+            "the answer was not ready in time",
+            limit=f"at most {deadline_s:g} seconds",
+            remedy="try again later, or with fewer or smaller pictures",
+        )
+    finally:
+        task.cancel()
+        disconnected.cancel()
+        has_answer = task.done() and not task.cancelled() and task.exception() is None
+        deps.admission.end_work(admitted, answered=has_answer)
 
-        calls = map(decode, self.body.pictures, self.admitted.virtual_starts_s)
-        return _all_decoded(await asyncio.gather(*calls, return_exceptions=True))
+
+async def _answer(
+    deps: RouteDependencies,
+    admitted: AdmittedRequest,
+    *,
+    loaded: LoadedBundle,
+    body: Body,
+    asked: Parameters,
+    question: Question,
+) -> Answered:
+    """The work on a request whose body has been read: pictures, outputs of the network, answer."""
+    decoded = await _decode_all(deps, admitted, loaded.spec, body.pictures)
+    admitted.stage = "run"
+    warnings = [*body.warnings]
+    knows_places = loaded.answer_model.place is not None
+    if knows_places and question.where is None and asked.use_exif and not asked.cultivated:
+        where = first_place((picture.capture for picture in decoded), asked.date)
+        question = msgspec.structs.replace(question, where=where)
+        if where is None:
+            warnings.append(PLACE_REASONS["no_place_in_exif"])
+    pixels = [picture.pixels for picture in decoded]
+    alone = deps.admission.num_pictures == 1
+    outputs = await loaded.scheduler.run(pixels, admitted.virtual_starts_s, alone=alone)
+    with deps.metrics.stage_s.labels("rank").time():
+        plant = loaded.answer(outputs, question)
+    if question.where is not None and plant.place is None:
+        warnings.append(PLACE_REASONS["no_records"])
+    previews: list[str] = []
+    if asked.preview:
+        previews = await asyncio.to_thread(lambda: [_preview(each, loaded.spec) for each in pixels])
+    warnings += [
+        f"Picture {number} is cut off at its end, where a few rows may be missing."
+        for number, picture in enumerate(decoded, 1)
+        if picture.is_cut_off
+    ]
+    sizes = [(picture.width, picture.height) for picture in decoded]
+    return Answered(loaded, body, asked, question, plant, sizes, previews, warnings)
+
+
+async def _decode_all(
+    deps: RouteDependencies, admitted: AdmittedRequest, spec: InputSpec, pictures: Sequence[bytes]
+) -> list[Decoded]:
+    """Decodes every picture before any network run, so that a request with a bad picture needs no run."""
+    asked_at = perf_counter()
+    time = deps.decoder.decode_time()
+
+    async def decode(data: bytes, virtual_start_s: float) -> Decoded:
+        async with deps.admission.decoding.take(admitted.client, virtual_start_s):
+            deps.metrics.stage_s.labels("wait").observe(perf_counter() - asked_at)
+            return await deps.decoder.decode(data, spec, time)
+
+    calls = map(decode, pictures, admitted.virtual_starts_s)
+    return _all_decoded(await asyncio.gather(*calls, return_exceptions=True))
 
 
 def _preview(pixels: Singles, spec: InputSpec) -> str:
@@ -346,29 +347,12 @@ def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:
         del outcomes, outcome  # an error references this frame, which would keep all pictures alive
 
 
-async def _recent(answered: Answered, client: Client) -> RecentAnswer:
-    """Returns what a correction of the answer needs."""
-    pictures = answered.body.pictures
-    hashes = await asyncio.to_thread(lambda: [hashlib.sha256(picture).hexdigest() for picture in pictures])
-    record = answered.loaded.bundle.record
-    best = [(each.taxon.taxon_id, each.score) for each in answered.plant.taxa[:_MAX_REMEMBERED]]
-    draft = Correction(
-        correction_id=secrets.token_hex(16),
-        person=client.name,
-        model=f"{record.name} {record.version}"[:200],  # as much as a column of the store holds
-        label_hash=record.label_hash,
-        verdict_rank=answered.plant.verdict.rank,
-        predicted=best[0][0][:200],  # `predictions` has it whole
-        score=best[0][1],
-        predictions=msgspec.json.encode(best).decode(),
-    )
-    return RecentAnswer(identity=client.identity, sha256s=frozenset(hashes), draft=draft)
-
-
 # ---- the answer as JSON
 
 
-def _identification(id_of_request: str, answered: Answered, languages: Sequence[str]) -> Identification:
+def _identification(
+    id_of_request: str, answered: Answered, languages: Sequence[str], warnings: list[str]
+) -> Identification:
     loaded = answered.loaded
     question = answered.question
     plant = answered.plant
@@ -422,7 +406,7 @@ def _identification(id_of_request: str, answered: Answered, languages: Sequence[
             for taxon in predictions([each.taxon], plant.place)
         ],
         images=[_image_view(answered, index, predictions) for index in range(len(answered.sizes))],
-        warnings=answered.warnings,
+        warnings=warnings,
     )
 
 

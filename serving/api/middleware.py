@@ -1,6 +1,6 @@
 """The outermost ASGI layers: refusals at the entry; request id, trace, log line, metrics and headers of every response.
 
-They wrap Litestar's router, because Litestar's own middleware does not see requests that match no route.
+They wrap the application, because Litestar's own middleware does not see requests that match no route.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 import structlog
-from litestar import Litestar, Request, Response
+from litestar import Request, Response
 from litestar.config.cors import CORSConfig
+from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
-from litestar.exceptions import HTTPException
-from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
-from litestar.utils import normalize_path
+from litestar.handlers import BaseRouteHandler
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.access.control import AccessControl
 from serving.access.origins import headers_for_pages, refused_preflight
-from serving.api.problems import send_problem
-from serving.errors import ClientLeft, NotReady, RequestError
+from serving.api.problems import problem_response, send_problem
+from serving.errors import ClientLeft, NotReady, RateLimited, RequestError
 from serving.metrics import Metrics
 
 HeaderPairs = Iterable[tuple[bytes, bytes]]
@@ -43,8 +43,12 @@ _CONTENT_POLICY: Final = (
 )
 # The viewer of the OpenAPI document uses inline styles; the page does not.
 _VIEWER_POLICY: Final = _CONTENT_POLICY + b"; style-src 'self' 'unsafe-inline'"
-NOT_BY_ADDRESS: Final = {"not_by_address": True}
-"""`opt` of a route that has no rate, as a probe, or asks for a key and counts each request for its client."""
+PUBLIC: Final = {"public": True}
+"""`opt` of a route that needs no key: its requests count for the rate of their address."""
+PRECOMPRESSED: Final = "precompressed"
+"""Name of the option of a route whose responses are not to be compressed again."""
+MIN_COMPRESSED_BYTES: Final = 1_000
+"""A shorter text is sent as it is: it fits into one packet anyway."""
 # version "-" trace id "-" parent id "-" flags; a later version may have more fields (W3C Trace Context, 3.2.2).
 _TRACEPARENT: Final = re.compile(
     rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?"
@@ -53,48 +57,50 @@ _TRACEPARENT: Final = re.compile(
 _log = structlog.get_logger(__name__)
 
 
-def with_refusals(app: Litestar, access: AccessControl) -> ASGIApp:
-    """Returns a layer that refuses preflights (CORS), and what exceeds the rate of an address and needs no key."""
-    handle = app.asgi_handler
-    config = app.cors_config
-
-    def is_by_address(scope: HTTPScope) -> bool:
-        try:
-            _, route, *_ = app.asgi_router.handle_routing(path=normalize_path(scope["path"]), method=scope["method"])
-        except HTTPException:  # no route
-            return True
-        return not NOT_BY_ADDRESS.items() <= route.opt.items()
+def refusing_preflights(app: ASGIApp, config: CORSConfig) -> ASGIApp:
+    """Returns a layer that refuses what a page of another origin may not send; Litestar would answer in plain text."""
 
     async def layer(scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            if scope["type"] == ScopeType.HTTP and not _is_allowed_preflight(scope, config) and is_by_address(scope):
-                access.limit_address(scope["client"][0] if scope["client"] else None)
-        except RequestError as error:
-            await send_problem(scope, receive, send, error)
-        else:
-            await handle(scope, receive, send)
+        if scope["type"] == ScopeType.HTTP and scope["method"] == "OPTIONS":
+            headers = Request[Any, Any, Any](scope).headers
+            reason = refused_preflight(
+                config,
+                headers.get("origin"),
+                headers.get("access-control-request-method"),
+                headers.get("access-control-request-headers", ""),
+            )
+            if reason is not None:
+                problem = f"a page of another origin may not send {reason}"
+                await send_problem(scope, receive, send, RequestError(problem, remedy="ask the operator to allow it"))
+                return
+        await app(scope, receive, send)
 
     return layer
 
 
-def _is_allowed_preflight(scope: HTTPScope, config: CORSConfig | None) -> bool:
-    """Whether this is a request that a browser sends before those of a page of another origin, which keep their rate.
+class AddressLimit:
+    """Counts requests that need no key for the rate of their address: those to public routes, and to no route."""
 
-    Raises:
-        RequestError: The page may not send what it asks for; Litestar would answer in plain text.
-    """
-    if config is None or scope["method"] != "OPTIONS":
-        return False
-    headers = Request[Any, Any, Any](scope).headers
-    reason = refused_preflight(
-        config,
-        headers.get("origin"),
-        headers.get("access-control-request-method"),
-        headers.get("access-control-request-headers", ""),
-    )
-    if reason is not None:
-        raise RequestError(f"a page of another origin may not send {reason}", remedy="ask the operator to allow it")
-    return True
+    def __init__(self, access: AccessControl) -> None:
+        self._access = access
+
+    def guard(self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+        """Guards every route.
+
+        Raises:
+            RateLimited: The address has used up its rate.
+        """
+        if PUBLIC.items() <= handler.opt.items() or connection.scope.get("method") == "OPTIONS":
+            self._access.limit_address(connection.client.host if connection.client else None)
+
+    def respond(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+        """Returns the problem document of an error, which is another one if the request without a route is too much."""
+        if "path_template" not in request.scope:
+            try:
+                self._access.limit_address(request.client.host if request.client else None)
+            except RateLimited as limited:
+                error = limited
+        return problem_response(request, error)
 
 
 class ObservabilityMiddleware:

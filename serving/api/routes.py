@@ -1,7 +1,7 @@
 """The routes beside POST /identify, which has a module of its own."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from litestar import Response, get, post
@@ -19,13 +19,11 @@ from serving.api.identify import (
     request_id,
     unknown_parameters,
 )
-from serving.api.middleware import NOT_BY_ADDRESS, revalidated
+from serving.api.middleware import PUBLIC, revalidated
 from serving.api.model_card import ModelCard, UploadLimits, model_card
-from serving.api.pages import ADMIN_KEY, OPTIONAL_KEY, operation, page_routes, problem_responses
+from serving.api.openapi import ADMIN_KEY, OPTIONAL_KEY, documentation, operation, problem_responses
 from serving.engine.loaded_bundle import LoadedBundle
 from serving.errors import ReloadRefused, UnknownTaxon
-from serving.plugins.corrections import CORRECTION_ROUTES
-from serving.plugins.plantnet import PLANTNET_ROUTES
 from serving.schemas import Health, Language, Name, declared, read_parameters, wanted_languages
 from serving.species import SpeciesDetail, SpeciesList, species_detail, species_list
 
@@ -49,7 +47,6 @@ class SearchParameters(msgspec.Struct, frozen=True):
 
 @get(
     "/species",
-    opt=NOT_BY_ADDRESS,
     tags=["model"],
     summary="Search the taxa that the model can name",
     operation_class=operation(SearchParameters),
@@ -71,7 +68,6 @@ async def species(request: AnyRequest, deps: Deps) -> SpeciesList:
 
 @get(
     "/species/{taxon_id:str}",
-    opt=NOT_BY_ADDRESS,
     tags=["model"],
     summary="One taxon that the model can name",
     operation_class=operation(TaxonParameters),
@@ -102,6 +98,7 @@ def taxon(
 
 @get(
     "/species/{taxon_id:str}/images/{number:int}",
+    opt=PUBLIC,
     tags=["model"],
     summary="A reference picture of a taxon",
     responses=problem_responses(400, 404, 429, 500),
@@ -134,6 +131,7 @@ async def taxon_image(
 
 @get(
     "/model",
+    opt=PUBLIC,
     tags=["model"],
     summary="The model that answers",
     responses=problem_responses(429, 500),
@@ -147,7 +145,6 @@ def model(deps: Deps) -> ModelCard:
 
 @post(
     "/admin/reload",
-    opt=NOT_BY_ADDRESS,
     status_code=200,
     tags=["admin"],
     summary="Reload the bundle",
@@ -170,7 +167,6 @@ async def reload(request: AnyRequest, deps: Deps) -> ModelCard:
 
 @get(
     "/health/live",
-    opt=NOT_BY_ADDRESS,
     tags=["health"],
     summary="Is the service alive?",
     sync_to_thread=False,
@@ -182,7 +178,6 @@ def live() -> Health:
 
 @get(
     "/health/ready",
-    opt=NOT_BY_ADDRESS,
     tags=["health"],
     summary="Is the service ready for requests?",
     responses=problem_responses(503),
@@ -194,26 +189,18 @@ def ready(deps: Deps) -> Health:
     return Health("ready")
 
 
-@get("/metrics", include_in_schema=False, sync_to_thread=False)
+@get("/metrics", include_in_schema=False, sync_to_thread=False, opt=PUBLIC)
 def metrics_text(deps: Deps) -> Response[bytes]:
     """Returns the metrics in Prometheus' text format."""
     return Response(deps.metrics.recent_text(), media_type=deps.metrics.media_type)
 
 
-def route_handlers(
-    *, with_metrics: bool = True, with_plantnet: bool = False, with_corrections: bool = False
-) -> list[ControllerRouterHandler]:
-    """Returns every route of the service, by default with `/metrics`, without Pl@ntNet's interface and corrections."""
-    return [
-        *(identify, species, taxon, taxon_image, model, reload, live, ready),
-        *([metrics_text] if with_metrics else []),
-        *(PLANTNET_ROUTES if with_plantnet else []),
-        *(CORRECTION_ROUTES if with_corrections else []),
-        *page_routes(),
-    ]
+ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (
+    identify, species, taxon, taxon_image, model, reload, live, ready, documentation,
+)  # fmt: skip
 
 
 def _card(deps: RouteDependencies, loaded: LoadedBundle) -> ModelCard:
     limits = deps.body_limits
     uploads = UploadLimits(limits.num_pictures, limits.picture_bytes, limits.request_bytes)
-    return model_card(loaded, uploads, None if deps.correction_service is None else deps.correction_service.days)
+    return model_card(loaded, uploads, deps.correction_days)

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 import uvicorn
 
-from serving.engine.admission import Readiness
+from serving.api.readiness import Readiness
 
 _FIRST_REQUEST_S: Final = 1.0  # how long shutdown waits for the request of a connection that has just been opened
 _CHECK_S: Final = 0.05

@@ -20,7 +20,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from serving.errors import NotReady, Overloaded
+from serving.errors import Overloaded
 from serving.metrics import Metrics
 
 _PRESENT_S: Final = 10.0  # how long a client counts as there after its last request
@@ -29,46 +29,6 @@ _SMOOTHING: Final = 0.1  # weight of the newest answer: the average follows a ch
 # it is complete, so that it does not keep other requests out.
 _UPLOAD_COUNTS_S: Final = 1.0
 _MIN_QUEUE: Final = 7  # pictures that may always be ahead, so that even a slow machine serves eight clients
-
-
-class Readiness:
-    """Whether the service is ready for requests: warmed up, healthy and not shutting down."""
-
-    def __init__(self, *, is_warm: Callable[[], bool], is_healthy: Callable[[], bool]) -> None:
-        self._is_warm = is_warm
-        self._is_healthy = is_healthy
-        self.is_draining = False
-        """Set at the start of the shutdown; requests are still answered for a while."""
-
-    def require_warm(self) -> None:
-        """Checks that requests can be answered, also during the shutdown.
-
-        Raises:
-            NotReady: The warm-up has not finished.
-        """
-        if not self._is_warm():
-            raise NotReady.with_retry("the network is not warmed up", 1)
-
-    def require_ready(self) -> None:
-        """Checks that a load balancer should send requests to this instance.
-
-        Raises:
-            NotReady: The service is warming up or shutting down, or its network or decoders have failed.
-        """
-        self.require_warm()
-        if self.is_draining:
-            raise NotReady("the service is shutting down", retry_after_s=5, remedy="send requests to another instance")
-        if not self._is_healthy():
-            raise NotReady("the network or the decoders do not respond", retry_after_s=5, remedy="try again later")
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether `require_ready` raises nothing."""
-        try:
-            self.require_ready()
-        except NotReady:
-            return False
-        return True
 
 
 class RecentClients:
@@ -245,6 +205,8 @@ class AdmittedRequest:
         """Whether a part of its body has arrived."""
         self.num_pictures: int | None = None
         """None until the body has been read."""
+        self.stage = "decode"
+        """What it waits for, once the body has been read: `decode` or `run`."""
         self.work_start = now
         self.virtual_starts_s: Sequence[float] = ()
         """One for each picture, once the body has been read; the earliest comes first."""

@@ -28,7 +28,7 @@ from serving.engine.threads import run_in_daemon_thread
 from serving.errors import RunFailed
 from serving.metrics import Metrics
 from serving.schemas import PLACE_REASONS, Parameters
-from serving.settings import Settings, find_bundle
+from serving.settings import ModelOptions, find_bundle
 from serving.species import ALL_TAXA, TaxaLists, TaxaSelector, read_taxa_lists
 
 _GRADIENT_PX: Final = 96
@@ -299,25 +299,25 @@ class LiveBundle:
         self._metrics.model.info(facts)
 
 
-def open_bundle(settings: Settings, metrics: Metrics, session: NetworkSession | None = None) -> LoadedBundle:
-    """Verifies and opens the bundle that the settings name, without warming it up; tests give a `session`.
+def open_bundle(options: ModelOptions, metrics: Metrics, session: NetworkSession | None = None) -> LoadedBundle:
+    """Verifies and opens the bundle that the options name, without warming it up; tests give a `session`.
 
     Raises:
         InputError: The bundle, the precision, the provider or the lists of taxa cannot be used.
     """
-    cuda = settings.provider == "cuda"
-    taxa_lists = read_taxa_lists(settings.taxa_lists)
-    if settings.plantnet_api and ALL_TAXA in taxa_lists:
+    cuda = options.provider == "cuda"
+    taxa_lists = read_taxa_lists(options.taxa_lists)
+    if options.plantnet_api and ALL_TAXA in taxa_lists:
         problem = "a list of taxa has the name that stands for all taxa in Pl@ntNet's interface"
         remedy = "rename it"
         raise InputError(problem, value=f"{ALL_TAXA}.txt", remedy=remedy)
-    bundle = load_bundle(find_bundle(settings.bundle))
+    bundle = load_bundle(find_bundle(options.bundle))
     for warning in bundle.warnings:
         _log.warning("bundle_warning", warning=warning)
-    precision = choose_precision(bundle.record, settings.precision, settings.provider)
-    policy = choose_policy(cuda=cuda, num_cores=cores(), num_threads=settings.num_threads, num_runs=settings.num_runs)
+    precision = choose_precision(bundle.record, options.precision, options.provider)
+    policy = choose_policy(cuda=cuda, num_cores=cores(), num_threads=options.num_threads, num_runs=options.num_runs)
     networks = (
-        open_networks(bundle, precision, policy, settings.provider)
+        open_networks(bundle, precision, policy, options.provider)
         if session is None
         else dict.fromkeys(policy.num_threads_by_mode, session)
     )

@@ -9,13 +9,11 @@ from typing import Final, Literal
 import msgspec
 
 from models.bundle import Bundle
-from models.bundle_record import BundleRecord, Precision
+from models.bundle_record import BundleRecord, Precision, Provider
 from models.errors import InputError
 from models.openvino_session import bf16_is_faster
 from models.session import NetworkSession
 
-Provider = Literal["cpu", "cuda", "openvino"]
-"""What runs the network: ONNX Runtime on a CPU or a GPU, or OpenVINO on a CPU."""
 RunMode = Literal["latency", "throughput"]
 """Which session a run uses: `latency` gives a single run all cores, `throughput` is for concurrent runs."""
 

@@ -26,7 +26,7 @@ from serving.folder.results import BundleName, Part, PartFiles, bundle_name
 from serving.folder.rows import Failure, Row, Seen, answered, failed
 from serving.metrics import Metrics
 from serving.schemas import Parameters
-from serving.settings import Settings, find_bundle
+from serving.settings import DECODE_BUDGET_BYTES, ModelOptions, find_bundle
 
 MAX_PICTURE_BYTES: Final = 100_000_000
 _DECODE_S: Final = 30.0  # of processor time for a photograph; nobody waits for its answer
@@ -170,7 +170,7 @@ async def open_worker(
     """
     metrics = Metrics()
     loaded = await asyncio.to_thread(_open, command, bundle, metrics, num_cores)
-    limits = DecodeLimits(MAX_PICTURE_BYTES, Settings().decode_budget_bytes, _DECODE_S)
+    limits = DecodeLimits(MAX_PICTURE_BYTES, DECODE_BUDGET_BYTES, _DECODE_S)
     decoder = decoder or DecoderPool(num_cores, limits, metrics)
     try:
         await decoder.start()
@@ -191,7 +191,7 @@ def _open(command: IdentifyFolder, expected: BundleName, metrics: Metrics, num_c
             remedy="copy that one to all machines",
         )
     cuda = command.provider == "cuda"
-    settings = Settings(
+    options = ModelOptions(
         bundle=command.bundle,
         precision=command.precision,
         provider=command.provider,
@@ -199,4 +199,4 @@ def _open(command: IdentifyFolder, expected: BundleName, metrics: Metrics, num_c
         num_threads=None if cuda else 1,
         num_runs=None if cuda else num_cores,
     )
-    return open_bundle(settings, metrics)
+    return open_bundle(options, metrics)

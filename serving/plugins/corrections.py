@@ -1,23 +1,34 @@
-"""Answers POST /identify/{request_id}/correction, what a person says of an answer, and takes it back."""
+"""Plugin: POST /identify/{request_id}/correction, what a person says of an answer, and its withdrawal."""
 
+import asyncio
+import hashlib
+import secrets
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Annotated, Final
 
 import msgspec
-from litestar import delete, post
+from litestar import Litestar, delete, post
+from litestar.config.app import AppConfig
+from litestar.di import NamedDependency, Provide
 from litestar.params import PathParameter
-from litestar.types import ControllerRouterHandler
+from litestar.plugins import InitPlugin
 from typing_extensions import Doc
 
-from serving.api.identify import AnyRequest, Deps, RouteDependencies, authorize, read
-from serving.api.middleware import NOT_BY_ADDRESS
-from serving.api.pages import IMAGES, OPTIONAL_KEY, form_body, operation, problem_responses
-from serving.corrections.service import CorrectionService
+from models.errors import InputError
+from serving.access.control import Client
+from serving.api.identify import Answered, AnyRequest, Deps, RouteDependencies, authorize, read
+from serving.api.openapi import IMAGES, OPTIONAL_KEY, form_body, operation, problem_responses
+from serving.corrections.record import Correction
+from serving.corrections.service import CorrectionService, RecentAnswer
 from serving.engine.bodies import Body, FormNames
 from serving.errors import BadParameter, MalformedBody
 from serving.schemas import Name, declared, field_bytes, filled_in, read_parameters
+from serving.settings import Settings
 
+_MAX_REMEMBERED: Final = 10  # taxa of an answer that can be corrected
+Service = NamedDependency[CorrectionService]
 # Persian, Hindi and Sinhala are spelled with them. Other characters that are not shown, such as those that reverse the
 # direction of a text, are refused.
 _JOINERS: Final = dict.fromkeys(map(ord, "\u200c\u200d"))
@@ -50,7 +61,6 @@ _FORM: Final = FormNames(parameters=field_bytes(CorrectionParameters), needs_ima
 
 @post(
     "/identify/{id_of_request:str}/correction",
-    opt=NOT_BY_ADDRESS,
     status_code=200,
     tags=["corrections"],
     summary="Say what the plant is",
@@ -67,6 +77,7 @@ _FORM: Final = FormNames(parameters=field_bytes(CorrectionParameters), needs_ima
 async def correct(
     request: AnyRequest,
     deps: Deps,
+    correction_service: Service,
     id_of_request: Annotated[str, PathParameter(description="`request_id` of the answer")],
 ) -> CorrectionView:
     """Keeps what you say about an answer, right or wrong, and those of its pictures that you send again.
@@ -74,7 +85,6 @@ async def correct(
     The answer must be one of the last that this service gave you. A second correction of it replaces the first.
     """
     client = authorize(deps.access, request)
-    correction_service = _correction_service(deps)
     answer = correction_service.find(id_of_request, client.identity)
     correction_service.require_free()  # before the upload
     async with deps.admission.enter(client.identity) as admitted:  # until it is stored, for its pictures take memory
@@ -101,7 +111,6 @@ async def correct(
 
 @delete(
     "/corrections/{correction_id:str}",
-    opt=NOT_BY_ADDRESS,
     status_code=204,
     tags=["corrections"],
     summary="Take a correction back",
@@ -111,19 +120,80 @@ async def correct(
 async def delete_correction(
     request: AnyRequest,
     deps: Deps,
+    correction_service: Service,
     correction_id: Annotated[str, PathParameter(description="As `POST /identify/{request_id}/correction` gave it")],
 ) -> None:
     """Deletes a correction and its pictures."""
     authorize(deps.access, request)
-    await _correction_service(deps).delete(correction_id)
+    await correction_service.delete(correction_id)
 
 
-CORRECTION_ROUTES: Final[list[ControllerRouterHandler]] = [correct, delete_correction]
+class Corrections(InitPlugin):
+    """Adds the routes if the settings say so; remembers answers, and lets the store work in the background."""
+
+    def __init__(self, settings: Settings, deps: RouteDependencies) -> None:
+        self._settings = settings
+        self._deps = deps
+
+    def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        """Opens the store, and adds routes, the hook after an answer, and what runs while the service does.
+
+        Raises:
+            InputError: The store cannot be opened.
+        """
+        settings, deps = self._settings, self._deps
+        deps.metrics.corrections_limit_bytes.set(settings.corrections_bytes)
+        deps.metrics.corrections_age_limit_s.set(settings.corrections_days * 86_400)
+        if settings.corrections is None:
+            return app_config
+        try:
+            from serving.corrections.store import Store  # the extra `corrections` is optional
+        except ImportError as error:
+            raise InputError(
+                "--corrections needs more packages", value=error, remedy="python -m pip install -e '.[corrections]'"
+            ) from error
+        store = Store(settings.corrections, settings.corrections_database, settings.corrections_bytes)
+        service = CorrectionService(store, settings.corrections_days)
+
+        async def remember(id_of_request: str, client: Client, answered: Answered) -> None:
+            service.remember(id_of_request, await _recent(answered, client))
+
+        @asynccontextmanager
+        async def lifespan(_: Litestar) -> AsyncIterator[None]:
+            work = service.purge_forever(), service.measure_forever(deps.metrics)
+            tasks = [*map(asyncio.create_task, work)]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await asyncio.to_thread(service.close)
+
+        deps.on_answer.append(remember)
+        app_config.route_handlers += [correct, delete_correction]
+        app_config.dependencies["correction_service"] = Provide(lambda: service, sync_to_thread=False)
+        app_config.lifespan.append(lifespan)
+        return app_config
 
 
-def _correction_service(deps: RouteDependencies) -> CorrectionService:
-    assert deps.correction_service is not None  # the routes exist only with it
-    return deps.correction_service
+async def _recent(answered: Answered, client: Client) -> RecentAnswer:
+    """Returns what a correction of the answer needs."""
+    pictures = answered.body.pictures
+    hashes = await asyncio.to_thread(lambda: [hashlib.sha256(picture).hexdigest() for picture in pictures])
+    record = answered.loaded.bundle.record
+    best = [(each.taxon.taxon_id, each.score) for each in answered.plant.taxa[:_MAX_REMEMBERED]]
+    draft = Correction(
+        correction_id=secrets.token_hex(16),
+        person=client.name,
+        model=f"{record.name} {record.version}"[:200],  # as much as a column of the store holds
+        label_hash=record.label_hash,
+        verdict_rank=answered.plant.verdict.rank,
+        predicted=best[0][0][:200],  # `predictions` has it whole
+        score=best[0][1],
+        predictions=msgspec.json.encode(best).decode(),
+    )
+    return RecentAnswer(identity=client.identity, sha256s=frozenset(hashes), draft=draft)
 
 
 def _plain(text: str) -> str:

@@ -14,9 +14,10 @@ from urllib.parse import quote
 
 import msgspec
 import numpy as np
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
+from litestar.config.app import AppConfig
 from litestar.params import PathParameter
-from litestar.types import ControllerRouterHandler
+from litestar.plugins import InitPlugin
 from typing_extensions import Doc
 
 from models.ranking import RankedTaxon
@@ -24,13 +25,12 @@ from models.scoring import LIKELIER_OUTSIDE
 from models.taxonomy import Taxon
 from serving.access.control import Client
 from serving.api.identify import AnyRequest, Deps, RouteDependencies, answer_pictures, authorize
-from serving.api.middleware import NOT_BY_ADDRESS
-from serving.api.pages import IMAGES, form_body, operation, problem_responses
-from serving.api.problems import problem_response
+from serving.api.middleware import PUBLIC
+from serving.api.openapi import IMAGES, form_body, operation, problem_responses
 from serving.engine.bodies import FormNames
 from serving.engine.loaded_bundle import LoadedBundle
 from serving.errors import BadParameter, RequestError, Unauthorized
-from serving.schemas import MAX_K, Parameters, filled_in, read_parameters
+from serving.schemas import MAX_K, filled_in, read_parameters
 from serving.species import ALL_TAXA, LIST_PREFIX
 
 UNLIMITED: Final = 2**31 - 1
@@ -167,19 +167,28 @@ class NotFound(RequestError):
         return self.problem  # without the period: programs compare it
 
 
-def failure(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """Returns an error, below /v2 in the form of the interface; logged and counted as the service's own."""
-    response = problem_response(request, error)
-    problem = response.content
-    if problem is None or not request.scope["path"].startswith("/v2/"):
-        return response
-    found = Failure(problem.status, HTTPStatus(problem.status).phrase, problem.detail)
-    return Response(found, status_code=problem.status, headers=dict(response.headers))
+class Plantnet(InitPlugin):
+    """Adds the routes of the interface, and gives errors below /v2 in its form; logged and counted as our own."""
+
+    def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        """Adds the routes, and wraps what answers errors."""
+        problem_response = app_config.exception_handlers[Exception]
+
+        def failure(request: AnyRequest, error: Exception) -> Response[Any]:
+            response = problem_response(request, error)
+            problem = response.content
+            if problem is None or not request.scope["path"].startswith("/v2/"):
+                return response
+            found = Failure(problem.status, HTTPStatus(problem.status).phrase, problem.detail)
+            return Response(found, status_code=problem.status, headers=dict(response.headers))
+
+        app_config.exception_handlers[Exception] = failure
+        app_config.route_handlers += [plantnet_identify, identify_addresses, status, languages, projects, species]
+        return app_config
 
 
 @post(
     "/v2/identify/{project:str}",
-    opt=NOT_BY_ADDRESS,
     status_code=200,
     tags=["Pl@ntNet's interface"],
     summary="Identify a plant, as Pl@ntNet does",
@@ -202,13 +211,11 @@ async def plantnet_identify(request: AnyRequest, deps: Deps, project: ProjectNam
     if chosen is not None and not chosen.chosen_T.any():
         raise NotFound("The model can name no species of this project")
     number = {"nb-results": request.query_params.getall("nb-results", [])}
-    asked = Parameters(
-        k=min(read_parameters(PlantnetParameters, number).nb_results, MAX_K),
-        taxa=() if project == ALL_TAXA else (f"{LIST_PREFIX}{project}",),
-    )
-    answered = await answer_pictures(
-        request, deps, client, lambda _fields: asked, deadline_s=deps.deadline_s, names=_FORM
-    )
+    asked = {
+        "k": min(read_parameters(PlantnetParameters, number).nb_results, MAX_K),
+        "taxa": () if project == ALL_TAXA else (f"{LIST_PREFIX}{project}",),
+    }
+    answered = await answer_pictures(request, deps, client, asked, deadline_s=deps.deadline_s, names=_FORM)
     no_reject = _is_on(request, "no-reject")
     with_images = _is_on(request, "include-related-images")
     verdict = answered.plant.verdict
@@ -266,7 +273,7 @@ def identify_addresses(request: AnyRequest, deps: Deps, project: ProjectName) ->
     )
 
 
-@get("/v2/_status", include_in_schema=False, sync_to_thread=False)
+@get("/v2/_status", include_in_schema=False, sync_to_thread=False, opt=PUBLIC)
 def status(deps: Deps) -> dict[str, str]:
     """Says that the service answers."""
     deps.readiness.require_ready()
@@ -304,16 +311,6 @@ async def species(request: AnyRequest, deps: Deps, project: ProjectName = ALL_TA
         return msgspec.json.encode([_listed(taxa[index], language) for index in np.flatnonzero(chosen_T)])
 
     return Response(await asyncio.to_thread(listed), media_type="application/json")
-
-
-PLANTNET_ROUTES: Final[list[ControllerRouterHandler]] = [
-    plantnet_identify,
-    identify_addresses,
-    status,
-    languages,
-    projects,
-    species,
-]
 
 
 def _authorize(request: AnyRequest, deps: RouteDependencies, project: str = ALL_TAXA) -> Client:

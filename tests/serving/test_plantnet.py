@@ -14,6 +14,7 @@ from tests.serving.conftest import ready_service
 from tests.serving.tiny import GREEN, RED, TAXA, WHITE, InProcessDecoder, assert_problem, identify, jpeg, scores, tables
 
 RED_ROSE, SHOE = jpeg(RED), jpeg(WHITE)
+LISTS = ("projects", "languages", "species", "projects/all/species")
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +236,16 @@ def test_the_key_of_the_query_is_an_api_key(start_with_key):
     assert refused.headers["Retry-After"] == "1"
 
 
-@pytest.mark.parametrize("path", ["projects", "languages", "species", "projects/all/species"])
+@pytest.mark.usefixtures("still_clock")
+def test_lists_count_for_the_rate_of_answers_alone(start, monkeypatch):
+    monkeypatch.setattr("serving.access.control._OPEN_REQUEST", 1.0)  # as much as the address may send
+    client = start(plantnet_api=True, rate_per_minute=60.0, rate_burst=1)
+    lists = [client.get(f"/v2/{path}").status_code for path in (*LISTS, "identify/all")]
+    assert lists == [200, 429, 429, 429, 429]
+    assert [client.get("/model").status_code for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize("path", LISTS)
 def test_lists_need_a_key_where_answers_do(start_with_key, path):
     client, secret = start_with_key()
     assert_failure(client.get(f"/v2/{path}"), 401, "Unauthorized", "required")

@@ -15,7 +15,6 @@ import httptools
 import onnxruntime
 import pillow_heif
 import pytest
-from litestar import Litestar
 from packaging.requirements import Requirement
 from PIL import AvifImagePlugin, Image, PngImagePlugin
 from uvicorn import Config, Server
@@ -86,8 +85,6 @@ MEMBERS = [
     (connection, "serving/api/server.py", "cycle shutdown transport"),
     (lambda: Config(application), "serving/api/server.py", "load http_protocol_class"),
     (lambda: LifespanOff(Config(application)), "serving/api/server.py", "state"),
-    (lambda: Litestar([]), "serving/app.py", "asgi_handler"),
-    (lambda: Litestar([]).asgi_router, "serving/api/middleware.py", "handle_routing"),
     (lambda: drawn("JPEG"), "models/decode_cost.py", "layer"),
     (lambda: drawn("AVIF"), "models/preprocess.py", "_decoder"),
     (lambda: drawn("WEBP"), "models/preprocess.py", "_decoder"),

@@ -14,8 +14,8 @@ import structlog
 import uvicorn
 
 from serving.api.middleware import ObservabilityMiddleware
+from serving.api.readiness import Readiness
 from serving.api.server import DrainingServer
-from serving.engine.admission import Readiness
 from serving.metrics import Metrics
 from tests.serving.raw_http import POST, SOON_S, App, config, receive_all, receive_one, run
 from tests.waiting import wait_until

@@ -145,7 +145,7 @@ def test_limits_of_the_settings_reach_their_components(settings):
 
 def components(settings):
     """What the routes use."""
-    return create_app(settings, session=FakeNetwork()).app.dependencies["deps"].dependency()
+    return create_app(settings, session=FakeNetwork()).litestar.dependencies["deps"].dependency()
 
 
 def test_a_gpu_accepts_more_requests_unless_the_operator_says_how_many(settings):

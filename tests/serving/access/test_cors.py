@@ -10,8 +10,7 @@ from litestar.testing import TestClient
 from models.errors import InputError
 from serving.access.control import AccessControl, RateLimiter
 from serving.access.origins import cors_config
-from serving.api.middleware import ObservabilityMiddleware, with_refusals
-from serving.api.problems import problem_response
+from serving.api.middleware import PUBLIC, AddressLimit, ObservabilityMiddleware, refusing_preflights
 from serving.errors import Overloaded, RateLimited, Unauthorized
 from serving.metrics import Metrics
 from tests.serving.tiny import assert_problem
@@ -24,7 +23,7 @@ PROBLEMS = {
 }
 
 
-@get("/model", sync_to_thread=False)
+@get("/model", sync_to_thread=False, opt=PUBLIC)
 def model() -> str:
     return "a model"
 
@@ -35,16 +34,17 @@ def identify(status: FromQuery[int]) -> None:
 
 
 def app_with_layers(access):
+    limit = AddressLimit(access)
     app = Litestar(
         [model, identify],
         cors_config=cors_config([GARDEN, "http://localhost:3000"], has_keys=True),
-        exception_handlers={Exception: problem_response},
+        guards=[limit.guard],
+        exception_handlers={Exception: limit.respond},
         openapi_config=None,
         logging_config=None,
     )
-    layers = with_refusals(app, access)
-    app.asgi_handler = ObservabilityMiddleware(layers, Metrics(), cors=app.cors_config)
-    return app
+    layers = refusing_preflights(app, app.cors_config)
+    return ObservabilityMiddleware(layers, Metrics(), cors=app.cors_config)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from urllib.parse import urljoin
 
 import pytest
 
-from serving.api import pages
 from serving.app import create_app
+from serving.plugins import page as pages
 from tests.serving.raw_http import serve
 from tests.serving.tiny import InProcessDecoder
 from tests.serving.web.conftest import WEB
