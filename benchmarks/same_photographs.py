@@ -18,19 +18,20 @@ if not __package__:
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from benchmarks.result import Measured, percent, table, write_result
 from benchmarks.serving.flags import DEMONSTRATION, Network, network_of
 from models.arrays import Flags
 from models.bundle import Bundle, load_bundle
+from models.figures import coverage_figures
 from models.metrics import Share, Whole, calibration_error, share
 from models.program import run_program
 from models.scoring import AnswerModel, Decisions, decide
 from training.bundling.unknown_plants import UnknownPlants, names_of
 from training.comparison import UNKNOWN_TAXON, frozen_set
 from training.dataset.manifest import Manifest
-from training.evaluation.answers import coverage_figures
-from training.evaluation.pictures import PictureFiles, Pictures, bundle_network
+from training.evaluation.pictures import PictureFiles, Pictures, bundle_network, run
 from training.loading.negatives import UNKNOWN_PLANT, list_negatives
 
 _COVERAGE: Final = 0.9
@@ -125,8 +126,8 @@ def measure(bundle: Bundle, manifest: Manifest, shared: Whole, command: SamePhot
     rows = rows[[ids[label] in first for label in manifest.labels[rows]]]
     pictures = Pictures(manifest, rows, spec, "test", workers=1)
     labels = np.array([first[ids[label]] for label in manifest.labels[rows]])
-    outputs = pictures.outputs(network)
-    scores = outputs.score(model, labels)
+    outputs = replace(run(network, pictures), labels=labels)
+    scores = outputs.score(model)
     sources = np.array(manifest.table["source"].take(rows).to_pylist())
     decisions = decide(scores, model)
     are_right_N = scores.right_names(decisions)
@@ -163,8 +164,8 @@ def _unknown(bundle: Bundle, model: AnswerModel, command: SamePhotographs) -> It
     for given in command.strangers:
         listed = list_negatives((given,), label=UNKNOWN_PLANT)
         paths, names = names_of(listed, model.taxonomy)
-        outputs, readable = PictureFiles(paths, spec, name=given.name).outputs(network)
-        names = names.subset(readable)
+        outputs = run(network, PictureFiles(paths, spec, name=given.name))
+        names = names.subset(outputs.rows)
         found = UnknownPlants(outputs, names, given.name)
         scores = found.predictions(model)
         for what, chosen in (("unknown genera", ~names.near_M), ("known genera", names.near_M)):
@@ -173,8 +174,7 @@ def _unknown(bundle: Bundle, model: AnswerModel, command: SamePhotographs) -> It
                 decisions = decide(part, model)
                 yield _counted(f"{given.name}, {what}", decisions, part.right_names(decisions))
     things = PictureFiles(list_negatives((command.things,), ("test",)).paths, spec)
-    outputs, _ = things.outputs(network)
-    decisions = decide(outputs.score(model), model)
+    decisions = decide(run(network, things).score(model), model)
     yield _counted("other things", decisions, np.zeros(len(decisions.rank_N), dtype=bool))
 
 

@@ -15,20 +15,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from models.arrays import Columns, Doubles, Flags
 from models.bundle import Bundle
 from models.bundle_record import BundleRecord, Precision
 from models.errors import DataError
 from models.metrics import Whole, draw_plants, effective_number, mean_gap
+from models.outputs import Plants
 from models.ranking import Floats
 from models.scoring import decide
 from models.taxonomy import Taxonomy
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.pictures import Pictures, bundle_network
-from training.evaluation.predictions import Plants, plants_of
-from training.evaluation.split_metrics import tango_interval
+from training.evaluation.pairs import tango_interval
+from training.evaluation.pictures import Pictures, bundle_network, plants_of, run
 
 MOST_LOSS: Final = 0.005
 """A loss of half a point of top-1 is not accepted, and has to be ruled out with 97.5 % confidence."""
@@ -310,7 +311,7 @@ def _answers(bundle: Bundle, precision: Precision, pictures: Pictures, ids_N: np
     model = bundle.answer_model(precision)
     output_of = {output.taxon_id: index for index, output in enumerate(bundle.taxonomy.outputs)}
     labels_N = np.array([output_of.get(taxon_id, 0) for taxon_id in ids_N])  # any output for a stranger
-    scores = pictures.outputs(bundle_network(bundle, precision)).score(model, labels_N)
+    scores = replace(run(bundle_network(bundle, precision), pictures), labels=labels_N).score(model)
     decisions = decide(scores, model)
     return Answers(
         scores.top_k_hits(1),

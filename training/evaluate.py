@@ -21,23 +21,16 @@ from models.atomic_file import as_json, replace_together
 from models.bundle import Bundle, load_bundle
 from models.bundle_record import Precision
 from models.errors import DataError
-from models.metrics import Share
+from models.figures import ClassMetrics, Figures, ServedAnswers, SplitMetrics, class_metrics, judge_answers, measure
+from models.metrics import Share, share
+from models.outputs import Predictions
 from models.preprocess import InputSpec
 from models.scoring import AnswerModel
 from models.session import NetworkOutput
 from models.text_table import as_csv
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.answers import describe_answers, judge_answers
-from training.evaluation.predictions import Predictions
 from training.evaluation.provenance import OTHER_DATA, is_other_data, require_same_outputs
-from training.evaluation.split_metrics import (
-    ClassMetrics,
-    Evaluation,
-    SplitMetrics,
-    class_metrics,
-    evaluate_predictions,
-)
 from training.monitor.log import LOG_FILE
 from training.recipe import HardwareRecipe, WholeNumber
 from training.toml_file import Section
@@ -102,6 +95,16 @@ class Subject(msgspec.Struct, frozen=True):
     """None for a checkpoint."""
 
 
+class Evaluation(msgspec.Struct, frozen=True):
+    """What was measured of a network."""
+
+    subject: Subject
+    figures: Figures
+    predictions: Predictions
+    other_data: bool
+    """Whether the pictures are of other data than the network was trained with."""
+
+
 def evaluate(command: Evaluate) -> list[Evaluation]:
     """Measures the checkpoint, the bundle or both, prints the metrics, and writes them if `out` is given.
 
@@ -110,14 +113,14 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
             other data and `other_data` is not set. Or further pictures are given without a bundle, or cannot be read.
             Or suspects are asked for without a folder, or no label can be judged.
     """
-    from training.evaluation.pictures import PictureFiles, pictures_of
+    from training.evaluation.pictures import PictureFiles, pictures_of, run
 
     if command.suspects and command.out is None:
         remedy = "give --out DIR, or leave out --suspects"
         raise DataError("the list of suspect labels has no folder", value="--suspects without --out", remedy=remedy)
     manifest = Manifest(command.data, command.shards)
     strangers = _unknown_plants(command)
-    results: list[tuple[Evaluation, Predictions]] = []
+    results: list[Evaluation] = []
     bundle = load_bundle(command.bundle) if command.bundle is not None else None
     subjects = [bundle_subject(bundle, command.precision)] if bundle else []
     if command.checkpoint is not None:
@@ -128,40 +131,34 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         require_same_outputs(manifest, subject.output_keys, subject.name)
         other_data = is_other_data(manifest, subject.trained_with, subject.name, allowed=command.other_data)
         pictures = pictures_of(manifest, command.split, subject.input, command.workers)
-        outputs = pictures.outputs(subject.run, command.out)
-        predictions = pictures.predictions(outputs, AnswerModel(manifest.taxonomy, subject.temperature))
-        evaluation = evaluate_predictions(
-            predictions,
-            manifest,
-            network=subject.name,
-            split=command.split,
-            temperature=subject.temperature,
-            other_data=other_data,
-        )
-        results.append((evaluation, predictions))
-        files = {} if command.out is None else _reports(evaluation, predictions, manifest)
+        outputs = run(subject.run, pictures, command.out)
+        predictions = outputs.score(AnswerModel(manifest.taxonomy, subject.temperature))
+        figures = measure(predictions, manifest.taxonomy, pictures.sources)
+        evaluation = Evaluation(subject, figures, predictions, other_data)
+        results.append(evaluation)
+        files = {} if command.out is None else _reports(evaluation, command.split, manifest)
         if subject.bundle is not None:
             others = {
-                name: PictureFiles(paths, subject.input).outputs(subject.run, command.out)[0]
+                name: run(subject.run, PictureFiles(paths, subject.input), command.out)
                 for name, paths in strangers.items()
             }
             # Labels are positions of outputs: the data may have other names, and other taxa that share outputs.
             model = subject.bundle.answer_model(command.precision)
-            answers = judge_answers(model, outputs, predictions.labels_N, **others)
-            print("\n".join(describe_answers(answers)))
+            answers = judge_answers(model, outputs, **others)
+            print("\n".join(_in_words(answers)))
             files["-served.json"] = as_json(answers)
         if command.out is not None:
-            _write(command.out, evaluation, files)
+            _write(command.out, evaluation, command.split, files)
     if command.out is not None and command.checkpoint is not None:
         from training.evaluation.drawings import learning_curves
 
-        run = command.checkpoint.parent
-        if (run / LOG_FILE).is_file():  # the checkpoint is in the folder of its run
-            replace_together(command.out, {"curves.png": learning_curves(run)})
-    _print(results)
+        run_folder = command.checkpoint.parent
+        if (run_folder / LOG_FILE).is_file():  # the checkpoint is in the folder of its run
+            replace_together(command.out, {"curves.png": learning_curves(run_folder)})
+    _print(results, command.split)
     if command.suspects:
-        _write_suspects(command, subjects[0], manifest, other_data=results[0][0].other_data)
-    return [evaluation for evaluation, _ in results]
+        _write_suspects(command, subjects[0], manifest, other_data=results[0].other_data)
+    return results
 
 
 def _unknown_plants(command: Evaluate) -> dict[str, tuple[Path, ...]]:
@@ -226,15 +223,13 @@ def _checkpoint_subject(path: Path, served: InputSpec | None) -> Subject:
 def _write_suspects(command: Evaluate, subject: Subject, manifest: Manifest, *, other_data: bool) -> None:
     """Lists the training pictures whose label is probably wrong, and draws the worst beside what they may be."""
     from training.evaluation.drawings import draw_suspects
-    from training.evaluation.pictures import pictures_of
+    from training.evaluation.pictures import pictures_of, run
     from training.suspects import judge_labels, suspects_of, suspects_table
 
     assert command.out is not None  # `evaluate` has checked it
     pictures = pictures_of(manifest, "train", subject.input, command.workers)
-    features = pictures.features(subject.run, command.out)
-    found = judge_labels(features, pictures.taxa, pictures.plants, manifest.taxonomy)
+    found = judge_labels(run(subject.run, pictures, command.out, with_logits=False), manifest.taxonomy)
     suspects = suspects_of(found)
-    suspects = msgspec.structs.replace(suspects, rows=pictures.rows[suspects.rows])
     stem = f"{subject.name}-train{'-other-data' if other_data else ''}-suspects"
     files = {f"{stem}.csv": suspects_table(suspects, manifest)}
     if len(suspects.rows):
@@ -247,11 +242,12 @@ def _write_suspects(command: Evaluate, subject: Subject, manifest: Manifest, *, 
         print(f"  {num_left_out} more were not judged, since their taxon has pictures of only one plant")
 
 
-def _reports(evaluation: Evaluation, predictions: Predictions, manifest: Manifest) -> dict[str, bytes]:
+def _reports(evaluation: Evaluation, split: Split, manifest: Manifest) -> dict[str, bytes]:
     """Returns the files of one network, by the end of their names."""
     from training.evaluation.drawings import draw_mistakes
 
     taxa = manifest.taxonomy.taxa
+    predictions = evaluation.predictions
     found = (predictions.rows, predictions.taxon_labels_N, predictions.named_N, predictions.confidence_N)
     answers = [
         (manifest.name(int(row)), taxa[right].taxon_id, taxa[named].taxon_id, f"{score:.6f}")
@@ -259,46 +255,79 @@ def _reports(evaluation: Evaluation, predictions: Predictions, manifest: Manifes
     ]
     classes = map(msgspec.structs.astuple, class_metrics(predictions, manifest.taxonomy))
     return {
-        ".json": as_json(evaluation),
+        ".json": as_json(
+            {
+                "network": evaluation.subject.name,
+                "split": split,
+                "temperature": evaluation.subject.temperature,
+                **msgspec.structs.asdict(evaluation.figures),
+                "other_data": evaluation.other_data,
+            }
+        ),
         "-classes.csv": as_csv(ClassMetrics.__struct_fields__, classes),
         "-answers.csv": as_csv(("picture", "right_taxon_id", "named_taxon_id", "score"), answers),
         **{f"-{name}": content for name, content in draw_mistakes(predictions, manifest).items()},
     }
 
 
-def _write(folder: Path, evaluation: Evaluation, files: Mapping[str, bytes]) -> None:
+def _write(folder: Path, evaluation: Evaluation, split: Split, files: Mapping[str, bytes]) -> None:
     """Writes all files of one network, and removes pictures of an earlier evaluation that this one did not draw."""
     from training.evaluation.drawings import SHEETS
 
-    stem = f"{evaluation.network}-{evaluation.split}{'-other-data' if evaluation.other_data else ''}"
+    stem = f"{evaluation.subject.name}-{split}{'-other-data' if evaluation.other_data else ''}"
     replace_together(folder, {f"{stem}{ending}": content for ending, content in files.items()})
     for name in SHEETS:
         if f"-{name}" not in files:
             (folder / f"{stem}-{name}").unlink(missing_ok=True)
 
 
-def _print(results: list[tuple[Evaluation, Predictions]]) -> None:
+def _in_words(found: ServedAnswers) -> Iterator[str]:
+    """Yields the figures as lines of text."""
+    counts = found.verdicts
+    total = counts.num_pictures
+    yield f"verdicts on {total} pictures, one at a time:"
+    for rank, names in counts.by_rank.items():
+        num_right = round(names.right.value * names.num_named) if names.right else 0
+        yield f"  {rank}: {names.num_named / total:.1%} of {total}, right {share(num_right, total)}"
+    yield f"  uncertain: {counts.num_uncertain / total:.1%}; not a plant: {counts.num_not_a_plant / total:.1%}"
+    for each in found.candidates:
+        yield (
+            f"candidate sets, {each.kind} coverage {each.coverage:.2f}: {each.covered}, "
+            f"mean over taxa {each.macro_covered:.1%}, {each.mean_size:.1f} taxa on average"
+        )
+    for several in found.several_pictures:
+        yield f"{several.num_pictures} pictures of a species at once: top-1 {several.top1}"
+    for name, strangers in (("other things", found.things), ("plants of unknown species", found.unknown)):
+        if strangers is not None:
+            yield (
+                f"{name}: AUROC {strangers.auroc:.3f}, at 95 % of known plants kept {strangers.fpr95} "
+                f"({strangers.score}); named at any rank {strangers.named}, as a species "
+                f"{strangers.named_species}"
+            )
+
+
+def _print(results: list[Evaluation], split: Split) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
-    for evaluation, _ in results:
+    for evaluation in results:
+        name = evaluation.subject.name
+        figures = evaluation.figures
         other = f" ({OTHER_DATA})" if evaluation.other_data else ""
         # A single source has the figures of all.
-        by_source = evaluation.by_source if len(evaluation.by_source) > 1 else {}
-        print(
-            f"{evaluation.network}, {evaluation.split} split{other}:"
-        )  # as a title it would wrap at the table's width
+        by_source = figures.by_source if len(figures.by_source) > 1 else {}
+        print(f"{name}, {split} split{other}:")  # as a title it would wrap at the table's width
         table = Table("", "all", *by_source)
-        for name in SplitMetrics.__struct_fields__:
-            told = f"{name} (before calibration)" if (evaluation.network, name) == ("checkpoint", "ece") else name
-            figures = (getattr(each, name) for each in (evaluation.all, *by_source.values()))
-            cells = (str(each) if isinstance(each, Share) else f"{each:.4f}" for each in figures)
+        for field in SplitMetrics.__struct_fields__:
+            told = f"{field} (before calibration)" if (name, field) == ("checkpoint", "ece") else field
+            shown = (getattr(each, field) for each in (figures.all, *by_source.values()))
+            cells = (str(each) if isinstance(each, Share) else f"{each:.4f}" for each in shown)
             table.add_row(told, *cells)
         console.print(table)
     if len(results) == 2:
-        names = [evaluation.network for evaluation, _ in results]
-        first, second = (predictions.named_N for _, predictions in results)
+        names = [evaluation.subject.name for evaluation in results]
+        first, second = (evaluation.predictions.named_N for evaluation in results)
         console.print(f"{' and '.join(names)} name the same taxon: {(first == second).sum()} of {len(first)}")
 
 

@@ -52,7 +52,6 @@ from training.bundling.model_card import (
 )
 from training.dataset.manifest import Manifest
 from training.evaluation.provenance import OTHER_DATA, is_other_data, require_same_outputs
-from training.evaluation.split_metrics import reliability_diagrams, risk_coverage
 from training.recipe import SidePx, check_stored_recipe, side_at_epoch
 from training.toml_file import Section
 
@@ -272,7 +271,7 @@ def _seal(
         write_weights(folder / WEIGHTS_FILE, checkpoint)
     if command.examples:
         parts[EXAMPLES_PART] = EXAMPLES_FILE
-        chosen = example_pictures(sets.features, fp32.network.features(sets.features), command.examples)
+        chosen = example_pictures(sets.features, fp32.run(sets.features, with_logits=False).features, command.examples)
         number = write_examples(folder / EXAMPLES_FILE, chosen)
         print(f"Reference pictures whose license allows to show them: {number:,}")
     tables: dict[str, Calibration] = {precision: each.fitted.model.calibration for precision, each in released.items()}
@@ -298,8 +297,8 @@ def _seal(
     card = model_card(
         record,
         fp32.fitted,
-        {rank: risk_coverage(each).area for rank, each in fp32.predictions.rank_scores.items()},
-        reliability_diagrams(fp32.predictions, manifest),
+        {rank: curve.area for rank, curve in fp32.figures.risk_coverage.items()},
+        fp32.figures.reliability,
         negatives="" if sets.negatives is None else sets.negatives.name,
         commands=card_commands(command, command.data, command.out, other_data=sets.other_data),
     )

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from models.calibration import FeatureTable, unit_length
 from models.errors import DataError
 from models.metrics import Whole
+from models.outputs import ComputedRows, Outputs, Plants, Predictions
 from models.ranking import Floats
 from models.scoring import AnswerModel
 from models.taxonomy import Output, Taxonomy
@@ -31,29 +32,21 @@ from models.text_table import as_csv
 from training.bundling.rejection import fit_features
 from training.bundling.thresholds import fit_temperature
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import (
-    ComputedRows,
-    Plants,
-    Predictions,
-    Rows,
-    chosen_rows,
-    score_pictures,
-)
 
 COLUMNS: Final = ("path", "taxon_id", "suggested_taxon_id", "score", "suggested_score", "name", "suggested_name")
 _NOT_JUDGED: Final = -1
 
 
-def judge_labels(features: Rows, taxa_N: Whole, plants_N: Plants, taxonomy: Taxonomy) -> Predictions:
+def judge_labels(trained: Outputs, taxonomy: Taxonomy) -> Predictions:
     """Predicts the taxon of each training picture by a classifier that was fitted without its plant.
 
-    Taxa with pictures of only one plant are left out: nothing could speak for their label. `rows` are the positions of
-    the pictures that remain. `taxa_N` are positions of taxa.
+    Taxa with pictures of only one plant are left out: nothing could speak for their label.
 
     Raises:
         DataError: Fewer than two taxa remain.
     """
-    fold_N = two_folds(plants_N, taxa_N)
+    taxa_N = taxonomy.taxon_of_output[trained.labels]
+    fold_N = two_folds(trained.plants, taxa_N)
     rows = np.flatnonzero(fold_N != _NOT_JUDGED)
     judged_T = np.unique(taxa_N[rows])
     if len(judged_T) < 2:
@@ -66,12 +59,12 @@ def judge_labels(features: Rows, taxa_N: Whole, plants_N: Plants, taxonomy: Taxo
     tables: list[FeatureTable] = []
     for fold in (0, 1):
         others = np.flatnonzero(fold_N == 1 - fold)
-        tables.append(fit_features(chosen_rows(features, others), taxa_N[others], taxonomy.genera))
+        tables.append(fit_features(trained.choose(others).features, taxa_N[others], taxonomy.genera))
 
     def read(chosen: slice | Whole) -> Floats:
         """Log-likelihoods but for a constant; minus infinity for taxa that are left out."""
         some = rows[chosen]
-        some_NF = unit_length(features[some])
+        some_NF = unit_length(trained.features[some])
         logits_NT = np.full((len(some), len(taxonomy.taxa)), -np.inf, np.float32)
         for fold, table in enumerate(tables):
             own = np.flatnonzero(fold_N[some] == fold)
@@ -83,11 +76,13 @@ def judge_labels(features: Rows, taxa_N: Whole, plants_N: Plants, taxonomy: Taxo
         Output(key=taxon.taxon_id, source="taxa", taxon_id=taxon.taxon_id) for taxon in taxonomy.taxa
     )
     by_taxon = replace(taxonomy, outputs=each_its_output)
-    logits = ComputedRows((len(rows), len(taxonomy.taxa)), read)
-    labels = taxa_N[rows]
-    plants = plants_N[rows]
-    temperature = fit_temperature(logits, labels, by_taxon, plants)
-    return score_pictures(logits, labels, AnswerModel(by_taxon, temperature), rows=rows, plants=plants)
+    judged = Outputs(
+        ComputedRows((len(rows), len(taxonomy.taxa)), read),
+        labels=taxa_N[rows],
+        rows=trained.rows[rows],
+        plants=trained.plants[rows],
+    )
+    return judged.score(AnswerModel(by_taxon, fit_temperature(judged, by_taxon)))
 
 
 def two_folds(plants_N: Plants, taxa_N: Whole) -> Whole:

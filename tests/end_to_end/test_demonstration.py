@@ -18,7 +18,7 @@ from tests.models.pictures import as_camera_file
 from tests.serving import program
 from training.dataset.audit.examine import examine
 from training.dataset.manifest import Manifest
-from training.evaluation.pictures import Pictures, bundle_network
+from training.evaluation.pictures import Pictures, bundle_network, run
 from training.prepare import CACHE_FILE, Sources, prepare
 
 MAX_BUNDLE_BYTES = 15_000_000
@@ -81,7 +81,7 @@ class TestPhotographs:
     ):
         rows = rows_of_flowers17(flowers)
         pictures = Pictures(flowers, rows, bundle.record.input, "published test photographs")
-        outputs = pictures.outputs(bundle_network(bundle, "fp32"))
+        outputs = run(bundle_network(bundle, "fp32"), pictures)
         taxa, temperature = bundle.taxonomy.taxa, bundle.network("fp32").temperature
         taxa_NT = taxon_probabilities(output_probabilities(outputs.logits[:], temperature), bundle.taxonomy)
         right = [flowers.taxonomy.taxa[taxon].taxon_id for taxon in pictures.taxa]

@@ -29,7 +29,7 @@ from training.comparison import (
     micro_share,
 )
 from training.dataset.manifest import Manifest
-from training.evaluation.split_metrics import paired_loss
+from training.evaluation.pairs import paired_loss
 
 
 @pytest.fixture(scope="module")

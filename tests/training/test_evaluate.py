@@ -27,12 +27,12 @@ def both(bundle, finished_run, data, tmp_path_factory):
 
 def test_checkpoint_and_bundle_have_the_same_metrics(both, bundle):
     (checkpoint, sealed), _ = both
-    assert (checkpoint.network, sealed.network) == ("checkpoint", "bundle")
-    assert (checkpoint.temperature, sealed.temperature) == (1.0, bundle.network("fp32").temperature)
-    assert checkpoint.all.top1_taxon == sealed.all.top1_taxon
+    assert (checkpoint.subject.name, sealed.subject.name) == ("checkpoint", "bundle")
+    assert (checkpoint.subject.temperature, sealed.subject.temperature) == (1.0, bundle.network("fp32").temperature)
+    assert checkpoint.figures.all.top1_taxon == sealed.figures.all.top1_taxon
     measured = {metric.name: metric.value for metric in bundle.record.metrics}
-    assert sealed.all.nll == pytest.approx(measured["nll"], abs=1e-6)
-    assert sealed.all.top1_taxon.value == measured["top1_taxon"]
+    assert sealed.figures.all.nll == pytest.approx(measured["nll"], abs=1e-6)
+    assert sealed.figures.all.top1_taxon.value == measured["top1_taxon"]
 
 
 def test_the_answers_of_a_bundle_are_measured_on_things_and_unknown_plants_too(bundle, data, tmp_path, capsys):
@@ -61,13 +61,13 @@ def test_the_tables_have_a_row_for_each_class_and_each_picture(both, manifest):
     assert sum(int(row["num_pictures"]) for row in classes) == 3
     assert [row["picture"] for row in answers] == [manifest.name(int(row)) for row in manifest.rows_of("test")]
     right = sum(row["right_taxon_id"] == row["named_taxon_id"] for row in answers)
-    assert right / 3 == pytest.approx(both[0][1].all.top1_taxon.value)
+    assert right / 3 == pytest.approx(both[0][1].figures.all.top1_taxon.value)
     assert all(0 < float(row["score"]) <= 1 for row in answers)
 
 
 def test_mistakes_and_learning_curves_are_written_with_the_report(both, manifest):
     evaluations, out = both
-    wrong = [evaluation.network for evaluation in evaluations if evaluation.all.top1_taxon.value < 1]
+    wrong = [evaluation.subject.name for evaluation in evaluations if evaluation.figures.all.top1_taxon.value < 1]
     expected = {f"{network}-test-{sheet}" for network in wrong for sheet in SHEETS}
     expected.add("curves.png")
     pictures = {path.name for path in out.iterdir()} - {
@@ -101,7 +101,7 @@ def test_shards_may_lie_elsewhere(finished_run, data, tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         evaluate(command)
     (evaluation,) = evaluate(replace(command, shards=str(elsewhere)))
-    assert evaluation.all.top1_taxon.num_pictures == 3
+    assert evaluation.figures.all.top1_taxon.num_pictures == 3
 
 
 def test_the_figures_are_printed_and_the_two_are_compared(bundle, finished_run, data, capsys, monkeypatch):
@@ -153,7 +153,7 @@ def test_pictures_that_judge_answers_need_a_bundle(finished_run, data, tmp_path)
     ],
 )
 def test_a_missing_folder_is_named_with_its_flag_before_anything_is_measured(flags, message, bundle, data, monkeypatch):
-    monkeypatch.setattr("training.evaluation.pictures.Pictures.outputs", lambda *arguments: pytest.fail("measured"))
+    monkeypatch.setattr("training.evaluation.pictures.run", lambda *arguments: pytest.fail("measured"))
     with pytest.raises(DataError, match=message):
         evaluate(Evaluate(data=data, bundle=bundle.folder, workers=0, **flags))
 

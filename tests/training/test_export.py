@@ -102,9 +102,9 @@ def test_a_ban_on_commercial_use_reaches_bundle_and_card(exporting, restricted):
 def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(exporting, restricted, monkeypatch):
     fitted_on = []
 
-    def note_labels(logits, labels, taxonomy, plants):
-        fitted_on.append(labels.tolist())
-        return fit_temperature(logits, labels, taxonomy, plants)
+    def note_labels(outputs, taxonomy):
+        fitted_on.append(outputs.labels.tolist())
+        return fit_temperature(outputs, taxonomy)
 
     monkeypatch.setattr("training.bundling.candidates.fit_temperature", note_labels)
     export(replace(exporting, data=restricted))

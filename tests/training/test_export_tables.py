@@ -11,10 +11,10 @@ from PIL import Image
 from models.answer import Question, answer_plant
 from models.calibration import CoverageKind
 from models.errors import DataError
+from models.figures import COVERAGES
 from models.preprocess import picture_to_input
 from models.ranking import Promises
 from training.engine.checkpoint import read_checkpoint
-from training.evaluation.answers import COVERAGES
 from training.export import Export, _picture_sets, export
 from training.loading.negatives import list_negatives
 

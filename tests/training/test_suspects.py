@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from models.errors import DataError
+from models.outputs import Outputs
 from models.scoring import AnswerModel
 from tests.training.small import make_taxonomy, write_data
 from training.bundling.rejection import fit_features
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import score_pictures
 from training.suspects import COLUMNS, judge_labels, suspects_of, suspects_table, two_folds
 
 NUM_TAXA, NUM_FEATURES, NOISE = 20, 60, 1.0
@@ -38,10 +38,15 @@ def mislabel(taxa, plants, num_plants):
     return np.where(wrong, (taxa + shift) % NUM_TAXA, taxa), wrong
 
 
+def judged(features, labels, plants):
+    no_logits = np.zeros((len(labels), 0), np.float32)
+    return judge_labels(Outputs(no_logits, features, labels, plants=plants), TAXONOMY)
+
+
 def test_planted_mislabels_are_at_the_top_of_the_list_with_the_right_suggestion():
     taxa, plants = draw_plants()
     labels, wrong = mislabel(taxa, plants, 12)
-    found = judge_labels(draw_features(taxa, plants), labels, plants, TAXONOMY)
+    found = judged(draw_features(taxa, plants), labels, plants)
     suspects = suspects_of(found)
     top = suspects.rows[: wrong.sum()]
     assert wrong[top].sum() > 0.8 * wrong.sum()
@@ -74,7 +79,7 @@ def test_a_picture_is_judged_by_a_fit_without_its_plant(monkeypatch):
         return table
 
     monkeypatch.setattr("training.suspects.fit_features", fit)
-    judge_labels(features, taxa, plants, TAXONOMY)
+    judged(features, taxa, plants)
     first, second = fitted
     assert first | second == {*plants.tolist()}
     assert not first & second
@@ -83,7 +88,7 @@ def test_a_picture_is_judged_by_a_fit_without_its_plant(monkeypatch):
 def test_a_taxon_with_pictures_of_one_plant_is_left_out():
     taxa, plants = draw_plants(num_taxa=3, per_taxon=4)
     plants[taxa == 1] = plants[taxa == 1][0]
-    found = judge_labels(draw_features(taxa, plants), taxa, plants, TAXONOMY)
+    found = judged(draw_features(taxa, plants), taxa, plants)
     assert np.array_equal(found.rows, np.flatnonzero(taxa != 1))
     assert set(found.named_N) == {0, 2}
     assert not len(suspects_of(found).rows)
@@ -94,13 +99,15 @@ def test_too_few_taxa_with_several_plants_are_one_clear_error(num_taxa):
     taxa, plants = draw_plants(num_taxa=num_taxa, per_taxon=2)
     plants[taxa == 1] = 2
     with pytest.raises(DataError, match=r"too few taxa.*got 1; expected at least 2.*--suspects"):
-        judge_labels(draw_features(taxa, plants), taxa, plants, TAXONOMY)
+        judged(draw_features(taxa, plants), taxa, plants)
 
 
 def answers(*rows, num_taxa=3):
     """Predictions of (label, probabilities of the taxa)."""
     logits = np.log([probabilities for _, probabilities in rows])
-    return score_pictures(logits, np.array([label for label, _ in rows]), AnswerModel(make_taxonomy(num_taxa), 1.0))
+    return Outputs(logits, labels=np.array([label for label, _ in rows])).score(
+        AnswerModel(make_taxonomy(num_taxa), 1.0)
+    )
 
 
 def test_a_taxon_is_suggested_from_its_own_self_confidence():

@@ -5,7 +5,6 @@ compares a measured figure with a limit. A network that fails one is not release
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -15,28 +14,22 @@ from msgspec.structs import replace
 
 from models.bundle_record import Check, FailedNetwork, MeasuredCoverage, Metric
 from models.errors import BundleError
+from models.figures import Figures, SplitMetrics, coverage_figures, measure, metric
 from models.metrics import Whole
+from models.outputs import Outputs, Predictions, Rows, chunks
 from models.preprocess import InputSpec
 from models.ranking import Rank, output_probabilities
 from training.bundling.onnx_file import write_fp16, write_fp32, write_rounded
 from training.bundling.place import PlaceData, place_data, place_metrics
 from training.bundling.rejection import MOST_PLANTS
-from training.bundling.tables import Fitted, LabeledOutputs, TableData, fit_tables
+from training.bundling.tables import Fitted, TableData, fit_tables
 from training.bundling.thresholds import fit_temperature
 from training.bundling.unknown_plants import UnknownFiles, UnknownPlants, unknown_metrics
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.engine.checkpoint import Checkpoint
-from training.evaluation.answers import coverage_figures
-from training.evaluation.pictures import PictureFiles, Pictures, network_file, pictures_of
-from training.evaluation.predictions import (
-    Outputs,
-    Predictions,
-    Rows,
-    chunks,
-    one_picture_each,
-)
-from training.evaluation.split_metrics import SplitMetrics, metric, paired_loss, split_metrics
+from training.evaluation.pairs import paired_loss
+from training.evaluation.pictures import PictureFiles, Pictures, one_picture_each, pictures_of, run_once
 
 PARITY_LIMIT: Final = 1e-3
 """Largest accepted difference in probability from PyTorch."""
@@ -107,30 +100,16 @@ def picture_sets(
     )
 
 
-class CachedNetwork:
-    """A network file that runs only once for a set of pictures; its outputs are stored in the folder."""
-
-    def __init__(self, path: Path, folder: Path, *, bf16: bool = False) -> None:
-        self.path = path
-        network = network_file(path, bf16=bf16)
-        self.outputs: Callable[[Pictures], Outputs] = cache(partial(Pictures.outputs, network=network, folder=folder))
-        """Gives the logits and features of pictures."""
-        self.features: Callable[[Pictures], Rows] = cache(partial(Pictures.features, network=network, folder=folder))
-        """Gives the features alone: the logits of a million training pictures do not fit on a disk."""
-        self.outputs_of_files: Callable[[PictureFiles], tuple[Outputs, Whole]] = cache(
-            partial(PictureFiles.outputs, network=network, folder=folder)
-        )
-        """Gives logits and features of the pictures that can be read, and their positions."""
-
-
 class Candidate(msgspec.Struct, frozen=True):
     """A network file with what was fitted to it and its figures."""
 
     path: Path
-    network: CachedNetwork
+    run: Callable[..., Outputs]
+    """Runs the file, once on each set of pictures."""
     fitted: Fitted
     predictions: Predictions
     """On the test set."""
+    figures: Figures
     metrics: tuple[Metric, ...]
     coverages: tuple[MeasuredCoverage, ...]
     """Of the candidate sets, on the test set."""
@@ -145,7 +124,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     def predictions_on(self, pictures: Pictures) -> Predictions:
         """Returns the calibrated predictions for a set of pictures."""
-        return pictures.predictions(self.network.outputs(pictures), self.fitted.model)
+        return self.run(pictures).score(self.fitted.model)
 
 
 def make_fp32(checkpoint: Checkpoint, sets: PictureSets, folder: Path, thresholds: Mapping[Rank, float]) -> Candidate:
@@ -156,11 +135,12 @@ def make_fp32(checkpoint: Checkpoint, sets: PictureSets, folder: Path, threshold
     Raises:
         BundleError: The probabilities differ from PyTorch's by more than the limit.
     """
-    network = CachedNetwork(folder / "model.fp32.onnx", folder)
+    path = folder / "model.fp32.onnx"
+    run = run_once(path, folder)
     compared = sets.validation.sample(PARITY_PICTURES)
-    exact, same_weights = write_fp32(checkpoint, compared, network.path)
+    exact, same_weights = write_fp32(checkpoint, compared, path)
     name = f"parity: largest difference in probability from PyTorch with the same weights: {compared.name}"
-    parity = difference_check(name, network.outputs(compared).logits, same_weights, PARITY_LIMIT)
+    parity = difference_check(name, run(compared).logits, same_weights, PARITY_LIMIT)
     if not parity.passed:
         raise BundleError(
             f"the network file and PyTorch give different probabilities ({parity.name})",
@@ -171,7 +151,7 @@ def make_fp32(checkpoint: Checkpoint, sets: PictureSets, folder: Path, threshold
     # The effect of storing the weights in half precision.
     name = f"rounding: largest difference in probability from unrounded weights: {compared.name}"
     rounding = difference_check(name, same_weights, exact, _ANY)
-    return replace(evaluate_network(network, sets, thresholds), checks=(parity, rounding))
+    return replace(evaluate_network(path, run, sets, thresholds), checks=(parity, rounding))
 
 
 def make_fp16(
@@ -183,18 +163,17 @@ def make_fp16(
     """
     path = folder / "model.fp16.onnx"
     write_fp16(fp32.path, path)
-    network = CachedNetwork(folder / "fp16_rounded.onnx", folder)
-    write_rounded(fp32.path, network.path)
-    outputs = [network.outputs(pictures) for pictures in (sets.test, sets.validation, sets.temperature)]
-    outputs.append(Outputs(*[network.features(sets.features)] * 2))
+    rounded = folder / "fp16_rounded.onnx"
+    run = run_once(rounded, folder)
+    write_rounded(fp32.path, rounded)
     further = (sets.negatives, None if sets.unknown is None else sets.unknown.files)
-    outputs += [network.outputs_of_files(files)[0] for files in further if files is not None]
-    overflow = overflow_check(outputs)
+    pictures = [sets.test, sets.validation, sets.temperature, *filter(None, further)]
+    overflow = overflow_check([run(sets.features, with_logits=False), *map(run, pictures)])
     if not overflow.passed:  # neither metrics nor tables can be computed from NaN
         return FailedNetwork((overflow,), note=_FP16_NOTE)
-    made = _compared(evaluate_network(network, sets, thresholds), fp32, sets, _FP16_NOTE)
+    made = _compared(evaluate_network(path, run, sets, thresholds), fp32, sets, _FP16_NOTE)
     half, single = ((each.predictions, each.predictions_on(sets.validation)) for each in (made, fp32))
-    return replace(made, path=path).checked(overflow, agreement_check(half, single))
+    return made.checked(overflow, agreement_check(half, single))
 
 
 def make_bf16(
@@ -205,13 +184,13 @@ def make_bf16(
     The validation split decides whether it is released, so that the test split only reports.
     """
     data = sets.validation.name
-    made = evaluate_network(CachedNetwork(fp32.path, folder, bf16=True), sets, thresholds)
+    made = evaluate_network(fp32.path, run_once(fp32.path, folder, bf16=True), sets, thresholds)
     made = _compared(made, fp32, sets, _BF16_NOTE)
     single, half = (each.predictions_on(sets.validation) for each in (fp32, made))
     loss = paired_loss(single.top_k_hits(1), half.top_k_hits(1))
     name = f"accuracy: upper end of the 95 % interval of the loss in top-1 against fp32: {data}"
     accuracy = _at_most(name, loss.interval_95[1], MOST_LOSS, loss.num_pictures)
-    one, other = (each.network.outputs(sets.validation).logits for each in (made, fp32))
+    one, other = (each.run(sets.validation).logits for each in (made, fp32))
     # Accuracy is what counts, so any difference passes.
     return made.checked(
         accuracy, difference_check(f"parity: largest difference in probability from fp32: {data}", one, other, _ANY)
@@ -224,27 +203,29 @@ def _compared(made: Candidate, fp32: Candidate, sets: PictureSets, note: str) ->
     return replace(made, metrics=(*made.metrics, lost), note=note)
 
 
-def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapping[Rank, float]) -> Candidate:
+def evaluate_network(
+    path: Path, run: Callable[..., Outputs], sets: PictureSets, thresholds: Mapping[Rank, float]
+) -> Candidate:
     """Calibrates a network file, fits its tables and thresholds, and measures how accurate it is.
 
     `thresholds` are those of some ranks, to be used in place of fitted ones.
     """
-    held_out = sets.temperature
     test = sets.test
-    outputs = network.outputs(held_out)
-    temperature = fit_temperature(outputs.logits, held_out.labels, test.manifest.taxonomy, held_out.plants)
+    temperature = fit_temperature(run(sets.temperature), test.manifest.taxonomy)
     unknown_plants = None
     if sets.unknown is not None:
-        outputs, readable = network.outputs_of_files(sets.unknown.files)
-        unknown_plants = UnknownPlants(outputs, sets.unknown.names.subset(readable), sets.unknown.files.name)
-    fitted = fit_tables(_table_data(network, sets, unknown_plants), temperature, thresholds)
-    outputs = network.outputs(test)
+        outputs = run(sets.unknown.files)
+        unknown_plants = UnknownPlants(outputs, sets.unknown.names.subset(outputs.rows), sets.unknown.files.name)
+    fitted = fit_tables(_table_data(run, sets, unknown_plants), temperature, thresholds)
+    outputs = run(test)
     model = fitted.model
-    predictions = test.predictions(outputs, model)
-    measured = split_metrics(predictions)
-    metrics = [metric(name, getattr(measured, name), test.name, len(test)) for name in SplitMetrics.__struct_fields__]
+    predictions = outputs.score(model)
+    figures = measure(predictions, model.taxonomy, test.sources)
+    metrics = [
+        metric(name, getattr(figures.all, name), test.name, len(test)) for name in SplitMetrics.__struct_fields__
+    ]
     metrics += fitted.metrics
-    metrics += place_metrics(outputs.logits, predictions, test, model)
+    metrics += place_metrics(outputs, predictions, test, model)
     if unknown_plants is not None:
         metrics += unknown_metrics(unknown_plants.choose(unknown_plants.names.judges_M), predictions, model)
     coverages = []
@@ -260,32 +241,31 @@ def evaluate_network(network: CachedNetwork, sets: PictureSets, thresholds: Mapp
                 each.covered.interval_95 if of_pictures else None,
             )
         )
-    return Candidate(network.path, network, fitted, predictions, tuple(metrics), tuple(coverages))
+    return Candidate(path, run, fitted, predictions, figures, tuple(metrics), tuple(coverages))
 
 
-def _table_data(network: CachedNetwork, sets: PictureSets, unknown_plants: UnknownPlants | None = None) -> TableData:
+def _table_data(
+    run: Callable[..., Outputs], sets: PictureSets, unknown_plants: UnknownPlants | None = None
+) -> TableData:
     """Runs the network on what the tables are fitted on."""
     held_out = sets.temperature
     files = sets.negatives
     negatives = None
     groups = np.zeros(0, np.intp)
     if files is not None:
-        negatives, readable = network.outputs_of_files(files)
-        groups = files.groups(readable)
-    outputs = network.outputs(held_out).choose(sets.calibration)
-    calibration = LabeledOutputs(outputs, held_out.labels[sets.calibration])
+        negatives = run(files)
+        groups = files.groups(negatives.rows)
+    calibration = run(held_out).choose(sets.calibration)
     validation = None
     if held_out is not sets.validation:
         plants = replace(sets.validation, rows=sets.validation.rows[one_picture_each(sets.validation.plants)])
-        plants = plants.sample(MOST_PLANTS)
-        validation = LabeledOutputs(network.outputs(plants), plants.labels)
+        validation = run(plants.sample(MOST_PLANTS))
     elif files is not None or unknown_plants is not None:
         validation = calibration
     return TableData(
         taxonomy=held_out.manifest.taxonomy,
         calibration=calibration,
-        training_features=network.features(sets.features),
-        training_labels=sets.features.labels,
+        training=run(sets.features, with_logits=False),
         validation=validation,
         negatives=negatives,
         negative_groups=groups,
@@ -310,10 +290,10 @@ def difference_check(name: str, one: Rows, other: Rows, limit: float) -> Check:
 def overflow_check(outputs: Sequence[Outputs]) -> Check:
     """fp16: all logits and features are finite; a value above 65,504 is infinite in half precision."""
     num_pictures = num_lost = 0
-    for logits, features in outputs:
-        num_pictures += len(logits)
-        for part in chunks(len(logits), max(logits.shape[1], features.shape[1])):
-            finite = np.isfinite(logits[part]).all(axis=1) & np.isfinite(features[part]).all(axis=1)
+    for each in outputs:
+        num_pictures += len(each.logits)
+        for part in chunks(len(each.logits), max(each.logits.shape[1], each.features.shape[1])):
+            finite = np.isfinite(each.logits[part]).all(axis=1) & np.isfinite(each.features[part]).all(axis=1)
             num_lost += int((~finite).sum())
     name = "overflow: pictures with NaN or infinite outputs, every operator's result rounded to half precision"
     return _at_most(name, float(num_lost), 0.0, num_pictures)

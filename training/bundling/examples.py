@@ -12,11 +12,11 @@ import numpy as np
 from models.calibration import unit_length
 from models.examples import Example
 from models.metrics import Whole
+from models.outputs import Rows
 from models.preprocess import in_srgb, read_picture
 from models.ranking import Floats
 from training.dataset.audit.licenses import may_be_shown
 from training.evaluation.pictures import Pictures
-from training.evaluation.predictions import Rows
 from training.loading.storage import PictureStore
 
 EXAMPLE_PX: Final = 256

@@ -7,9 +7,9 @@ import numpy as np
 
 from models.arrays import Flags
 from models.bundle_record import MOST_LOOK_ALIKES
+from models.outputs import Predictions
 from models.taxonomy import Taxonomy
 from training.bundling.thresholds import GRID, MIN_NAMED
-from training.evaluation.predictions import Predictions
 
 _OFTEN: Final = 0.08
 """Share of wrong names, sure ones and others alike, from which a taxon is often mistaken."""

@@ -147,7 +147,7 @@ def write_fp32(checkpoint: Checkpoint, pictures: Pictures, target: Path) -> tupl
 
 def _torch_logits(network: PlantNetwork, pictures: Pictures) -> Floats:
     with torch.inference_mode():
-        return np.concatenate([network(torch.from_numpy(pixels)).numpy() for pixels in pictures.pixels()])
+        return np.concatenate([network(torch.from_numpy(pixels)).numpy() for pixels in pictures.pixels([])])
 
 
 def write_weights(path: Path, checkpoint: Checkpoint) -> None:

@@ -20,7 +20,9 @@ from scipy.special import logsumexp
 from models.arrays import Columns, Flags
 from models.bundle_record import Metric
 from models.calibration import conformal_table_of
+from models.figures import metric, split_metrics
 from models.metrics import Whole, top_k_hits
+from models.outputs import ComputedRows, Outputs, Predictions, RankScores, chunks
 from models.place import SIDES_KM, CellCounts, PlaceModel, PlacePrior, PlaceRule, Where, band_at, cells_at
 from models.ranking import Floats, Rank, Thresholds
 from models.scoring import AnswerModel, add_place, probabilities
@@ -28,16 +30,6 @@ from training.bundling.thresholds import FittedThresholds, fit_temperature
 from training.bundling.unknown_plants import UnknownPlants, drawn_among
 from training.dataset.manifest import Manifest
 from training.evaluation.pictures import Pictures
-from training.evaluation.predictions import (
-    ComputedRows,
-    Predictions,
-    RankScores,
-    Rows,
-    chosen_rows,
-    chunks,
-    score_pictures,
-)
-from training.evaluation.split_metrics import metric, split_metrics
 
 LEAST_RECORDS: Final = 1_000
 """Training pictures with a place that a prior needs."""
@@ -181,7 +173,7 @@ def place_data(manifest: Manifest, training: Whole, plants: Whole) -> PlaceData 
 
 def fit_place(
     place: PlaceData | None,
-    logits: Rows,
+    outputs: Outputs,
     plants: Predictions,
     kept_N: Flags,
     model: AnswerModel,
@@ -197,7 +189,7 @@ def fit_place(
 
     Args:
         place: Where the plants stand, if that is known. Strangers stand at places of these plants.
-        logits: Those of the plants.
+        outputs: Those of the plants.
         plants: Their scores without place.
         kept_N: Whether each plant reaches the cutoffs.
         model: Gives taxonomy and temperature.
@@ -205,22 +197,20 @@ def fit_place(
         fit_names: Fits thresholds to the names of plants that are kept.
         strangers: Unknown plants, and whether each reaches the cutoffs.
     """
-    rule = None if place is None else fit_rule(place, logits, plants.taxon_labels_N, model)
+    rule = None if place is None else fit_rule(place, outputs, model)
     if place is None or rule is None:
         return None, None
     chosen, records = place.half(1)
-    labels = plants.labels_N[chosen]
-    placed = placed_rows(chosen_rows(logits, chosen), records, place.prior, rule, model)
-    temperature = fit_temperature(placed, labels, model.taxonomy, np.arange(len(labels)))
+    placed = with_place(outputs.choose(chosen), records, place.prior, rule, model)
+    temperature = fit_temperature(placed, model.taxonomy)
     scored = AnswerModel(model.taxonomy, temperature)
-    found = score_pictures(placed, labels, scored)
+    found = placed.score(scored)
     named = found.subset(kept_N[chosen])
     if strangers is not None:
         unknown, kept_M = strangers
         drawn = unknown.choose(kept_M & drawn_among(unknown.names, len(chosen)))
-        there = records.subset(np.random.default_rng(0).integers(len(labels), size=len(drawn.outputs.logits)))
-        placed = placed_rows(drawn.outputs.logits, there, place.prior, rule, model)
-        elsewhere = replace(drawn, outputs=drawn.outputs._replace(logits=placed))
+        there = records.subset(np.random.default_rng(0).integers(len(records), size=len(drawn.outputs.logits)))
+        elsewhere = replace(drawn, outputs=with_place(drawn.outputs, there, place.prior, rule, model))
         named = Predictions.join((named, elsewhere.predictions(scored)))
     fitted = fit_names(named.rank_scores)
     rule = replace(rule, temperature=temperature, thresholds=fitted.thresholds, promises=fitted.promises)
@@ -229,10 +219,10 @@ def fit_place(
     return PlaceModel(place.prior, rule, conformal), top1
 
 
-def fit_rule(data: PlaceData, logits_NO: Rows, taxa_N: Whole, model: AnswerModel) -> PlaceRule | None:
+def fit_rule(data: PlaceData, outputs: Outputs, model: AnswerModel) -> PlaceRule | None:
     """Chooses the rule on the first half of the plants; None if too few have a place, or if place does not help.
 
-    `logits_NO` and `taxa_N`, positions of taxa, are those of all plants. Temperature and thresholds are not fitted yet.
+    The outputs are those of all plants. Temperature and thresholds are not fitted yet.
     """
     if len(data.records) < LEAST_PLANTS:
         return None
@@ -240,11 +230,11 @@ def fit_rule(data: PlaceData, logits_NO: Rows, taxa_N: Whole, model: AnswerModel
     random = np.random.default_rng(0)
     some = random.permutation(len(half))[:_MOST_PLANTS]
     here, exchanged = (log_ratios(data.prior, records.subset(rows)) for rows in (some, random.permutation(some)))
-    taxa_N = taxa_N[half[some]]
-    own = chosen_rows(logits_NO, half[some])
+    own = outputs.choose(half[some])
+    taxa_N = model.taxonomy.taxon_of_output[own.labels]
     smallest = np.finfo(np.float64).tiny
     log_NT = np.concatenate(
-        [np.log(np.maximum(probabilities(own[part], model), smallest)) for part in chunks(*own.shape)]
+        [np.log(np.maximum(probabilities(own.logits[part], model), smallest)) for part in chunks(*own.logits.shape)]
     )
 
     def measure(rule: PlaceRule | None) -> tuple[Floats, float]:
@@ -269,16 +259,17 @@ def log_ratios(prior: PlacePrior, records: Records) -> Floats:
     return np.array(rows, dtype=np.float32).reshape(-1, len(prior.counts))
 
 
-def placed_rows(logits: Rows, records: Records, prior: PlacePrior, rule: PlaceRule, model: AnswerModel) -> Rows:
-    """Logits to which the place of each row is added; computed when they are read."""
+def with_place(outputs: Outputs, records: Records, prior: PlacePrior, rule: PlaceRule, model: AnswerModel) -> Outputs:
+    """Adds the place of each picture to its logits, when they are read; without features."""
 
     def read(chosen: slice | Whole) -> Floats:
-        return add_place(logits[chosen], log_ratios(prior, records.subset(chosen)), rule, model).astype(np.float32)
+        ratios_NT = log_ratios(prior, records.subset(chosen))
+        return add_place(outputs.logits[chosen], ratios_NT, rule, model).astype(np.float32)
 
-    return ComputedRows(logits.shape, read)
+    return Outputs(ComputedRows(outputs.logits.shape, read), labels=outputs.labels)
 
 
-def place_metrics(logits: Rows, found: Predictions, test: Pictures, model: AnswerModel) -> list[Metric]:
+def place_metrics(outputs: Outputs, found: Predictions, test: Pictures, model: AnswerModel) -> list[Metric]:
     """Measures the test pictures that have a place, with and without it; `found` are the scores of all, without it."""
     records, has_place = records_of(test.manifest, test.rows)
     if model.place is None or not len(records):
@@ -286,11 +277,11 @@ def place_metrics(logits: Rows, found: Predictions, test: Pictures, model: Answe
     chosen = np.flatnonzero(has_place)
     data = f"{test.name}, those with a place"
     place = model.place
-    rows = placed_rows(chosen_rows(logits, chosen), records, place.prior, place.rule, model)
+    placed = with_place(outputs.choose(chosen), records, place.prior, place.rule, model)
     without = replace(found.subset(chosen), plants_N=np.arange(len(chosen)))
-    placed = score_pictures(rows, without.labels_N, replace(model, temperature=place.rule.temperature))
+    on = placed.score(replace(model, temperature=place.rule.temperature))
     metrics = []
-    for name, each in (("off", without), ("on", placed)):
+    for name, each in (("off", without), ("on", on)):
         figures = split_metrics(each)
         metrics.append(metric(f"top1_taxon_place_{name}", figures.top1_taxon, data))
         metrics.append(metric(f"ece_place_{name}", figures.ece, data))

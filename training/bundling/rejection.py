@@ -25,11 +25,11 @@ from scipy.special import expit
 
 from models.arrays import Columns, Doubles
 from models.calibration import FeatureTable, LogisticHead, log_odds, unit_length
+from models.figures import auroc, cutoff
 from models.metrics import Whole
+from models.outputs import Rows, chunks
 from models.ranking import Floats
 from models.taxonomy import Groups
-from training.evaluation.predictions import Rows, chunks
-from training.evaluation.split_metrics import auroc, cutoff
 
 MOST_DIMENSIONS: Final = 256
 MOST_LEFT_OUT: Final = 0.10

@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from models.arrays import Flags, Positions
 from models.bundle_record import Metric
 from models.calibration import Calibration, ConformalTable, Cutoffs, FamiliarityTable, FittedOn, conformal_table_of
+from models.figures import metric, rejection_figures
 from models.metrics import Whole, share
+from models.outputs import ComputedRows, Outputs, Predictions, chunks
 from models.ranking import Floats, MistakenTaxa, Rank
 from models.scoring import AnswerModel, decide
 from models.taxonomy import Taxonomy
@@ -31,37 +33,17 @@ from training.bundling.rejection import (
 )
 from training.bundling.thresholds import FittedThresholds, fit_thresholds
 from training.bundling.unknown_plants import UnknownPlants, drawn_among
-from training.evaluation.answers import rejection_figures
-from training.evaluation.predictions import (
-    ComputedRows,
-    Outputs,
-    Predictions,
-    Rows,
-    chunks,
-    score_pictures,
-)
-from training.evaluation.split_metrics import metric
-
-
-class LabeledOutputs(msgspec.Struct, frozen=True):
-    """What a network file says of some pictures, and their labels."""
-
-    outputs: Outputs
-    labels: Whole
-    """Position of each picture's output."""
 
 
 class TableData(msgspec.Struct, frozen=True):
     """What the tables of a network file are fitted on."""
 
     taxonomy: Taxonomy
-    calibration: LabeledOutputs
+    calibration: Outputs
     """One picture of each calibration plant."""
-    training_features: Rows
-    """Features of training pictures, preprocessed as in the service."""
-    training_labels: Whole
-    """Position of each training picture's output."""
-    validation: LabeledOutputs | None
+    training: Outputs
+    """Training pictures, preprocessed as in the service; without logits."""
+    validation: Outputs | None
     """One picture of each validation plant, at least two, for the heads and for the taxa that are often mistaken."""
     negatives: Outputs | None
     """Pictures without a plant; None makes no plant head."""
@@ -84,7 +66,7 @@ class TableData(msgspec.Struct, frozen=True):
     @property
     def trained_N(self) -> Positions:
         """Position of each training picture's taxon."""
-        return self.taxonomy.taxon_of_output[self.training_labels]
+        return self.taxonomy.taxon_of_output[self.training.labels]
 
     @property
     def prior_T(self) -> Floats:
@@ -143,10 +125,10 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     """
     taxonomy = data.taxonomy
     unknown_plants = data.unknown_plants
-    tables = Calibration(features=fit_features(data.training_features, data.trained_N, taxonomy.genera))
+    tables = Calibration(features=fit_features(data.training.features, data.trained_N, taxonomy.genera))
     model = AnswerModel(taxonomy, temperature, calibration=tables)
-    known = _see(model, data.calibration.outputs, data.calibration.labels)
-    validation = None if data.validation is None else _see(model, data.validation.outputs, data.validation.labels)
+    known = _see(model, data.calibration)
+    validation = None if data.validation is None else _see(model, data.validation)
     head = things = None
     if validation is not None and data.negatives is not None:
         things = _see(model, data.negatives)
@@ -172,10 +154,9 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         mistaken_T = mistaken_taxa(validation.found, plants, len(taxonomy.taxa))
     fit_names = partial(fit_thresholds, fixed=fixed, proves=data.proves)
     thresholds = fit_names(named.rank_scores, mistaken_N=mistaken_T[named.named_N])
-    logits = data.calibration.outputs.logits
     prior_T = data.prior_T
     place, place_top1 = fit_place(
-        data.place, logits, plants, kept_N, model, prior_T=prior_T, fit_names=fit_names, strangers=strangers
+        data.place, data.calibration, plants, kept_N, model, prior_T=prior_T, fit_names=fit_names, strangers=strangers
     )
     model = replace(
         model,
@@ -194,8 +175,8 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     return Fitted(model, thresholds, tuple(metrics), place_top1)
 
 
-def _see(model: AnswerModel, outputs: Outputs, labels: Whole | None = None) -> _Seen:
-    return _Seen(outputs.score(model, labels), outputs.features[:])
+def _see(model: AnswerModel, outputs: Outputs) -> _Seen:
+    return _Seen(outputs.score(model), outputs.features[:])
 
 
 def _familiarity(found: Predictions) -> Floats:
@@ -228,7 +209,7 @@ def _fit_known_head(
 
 
 def _fit_familiarity(
-    tables: Calibration, model: AnswerModel, plants: LabeledOutputs, known: _Seen, trained_T: Whole
+    tables: Calibration, model: AnswerModel, plants: Outputs, known: _Seen, trained_T: Whole
 ) -> tuple[Calibration, Predictions | None, Floats]:
     """Fits familiarity on calibration plants alone, where no strangers are at hand.
 
@@ -244,9 +225,9 @@ def _fit_familiarity(
 
     def read(chosen: slice | Whole) -> Floats:
         own_NO = taxonomy.taxon_of_output == taxon_N[chosen, None]
-        return np.where(own_NO, np.float32(-np.inf), plants.outputs.logits[chosen])
+        return np.where(own_NO, np.float32(-np.inf), plants.logits[chosen])
 
-    found = score_pictures(ComputedRows(plants.outputs.logits.shape, read), known.found.labels_N, model)
+    found = Outputs(ComputedRows(plants.logits.shape, read), labels=plants.labels).score(model)
     distance_N = distances_to_others(tables.features, trained_T, known.features, taxon_N)
     others = _Seen(replace(found, distance_N=distance_N), known.features).scores(tables)
     return tables, others, _familiarity(others)
@@ -274,7 +255,7 @@ def _fitted_on(data: TableData) -> FittedOn:
     return FittedOn(
         data=data.data,
         date=datetime.now(UTC).date().isoformat(),
-        num_plants=len(data.calibration.outputs.logits),
+        num_plants=len(data.calibration.logits),
         num_pictures=data.num_pictures,
         num_negatives=0 if data.negatives is None else len(data.negatives.logits),
         num_strangers=0 if data.unknown_plants is None else len(data.unknown_plants.outputs.logits),

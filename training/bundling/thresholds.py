@@ -20,6 +20,7 @@ from scipy.stats import binom
 
 from models.arrays import Flags
 from models.metrics import Whole, negative_log_likelihood
+from models.outputs import Outputs, Plants, RankScores, Rows, chunks
 from models.ranking import (
     NAMES_ARE_GUESSES,
     RANKS,
@@ -31,7 +32,6 @@ from models.ranking import (
     output_probabilities,
 )
 from models.taxonomy import Taxonomy
-from training.evaluation.predictions import Plants, RankScores, Rows, chunks, named, weights_by_plant
 
 LOWEST_TEMPERATURE: Final = 0.05
 HIGHEST_TEMPERATURE: Final = 20.0
@@ -111,16 +111,16 @@ class FittedThresholds(msgspec.Struct, frozen=True):
         return found
 
 
-def fit_temperature(logits: Rows, labels: Whole, taxonomy: Taxonomy, plants: Plants) -> float:
+def fit_temperature(outputs: Outputs, taxonomy: Taxonomy) -> float:
     """Finds the temperature that gives the labeled taxa the highest likelihood (Brent's method), in [0.05, 20].
 
     Below 1 it raises the highest probability, above 1 it lowers it. The outputs of a taxon are summed, as in the
     service, and every plant weighs the same, however many pictures of it there are.
     """
-    chosen = plants_drawn(plants, MOST_PICTURES)
-    logits = logits[chosen]
-    taxa = taxonomy.taxon_of_output[labels[chosen]]
-    weights = weights_by_plant(plants)[chosen]
+    chosen = plants_drawn(outputs.plants, MOST_PICTURES)
+    logits = outputs.logits[chosen]
+    taxa = taxonomy.taxon_of_output[outputs.labels[chosen]]
+    weights = 1.0 / np.bincount(outputs.plants)[outputs.plants[chosen]]
 
     def loss(log_temperature: float) -> float:
         return negative_log_likelihood(right_probabilities(logits, taxa, taxonomy, math.exp(log_temperature)), weights)
@@ -147,6 +147,11 @@ def right_probabilities(logits: Rows, taxa: Whole, taxonomy: Taxonomy, temperatu
         is_right = taxonomy.taxon_of_output == taxa[part, None]
         right[part] = (output_probabilities(logits[part], temperature) * is_right).sum(axis=1)
     return right
+
+
+def named(score_N: Floats, threshold: float) -> Flags:
+    """Returns which pictures a verdict names at a rank; a threshold of 1 names none (`models/ranking.py`)."""
+    return np.asarray((score_N >= threshold) & (threshold < 1) & (score_N > 0))
 
 
 def fit_thresholds(

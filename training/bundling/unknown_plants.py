@@ -22,15 +22,14 @@ from msgspec.structs import replace
 from models.arrays import Columns, Flags
 from models.bundle_record import Metric
 from models.errors import DataError
+from models.figures import metric, rejection_figures
 from models.metrics import Whole, share
 from models.names import genus_families, parse_name
+from models.outputs import Outputs, Predictions
 from models.preprocess import InputSpec
 from models.scoring import AnswerModel, decide
 from models.taxonomy import TaxonNames, Taxonomy
-from training.evaluation.answers import rejection_figures
 from training.evaluation.pictures import PictureFiles
-from training.evaluation.predictions import Outputs, Predictions
-from training.evaluation.split_metrics import metric
 from training.loading.negatives import UNKNOWN_PLANT, Negatives, list_negatives
 
 JUDGING: Final = 0.25
@@ -149,7 +148,7 @@ class UnknownPlants(msgspec.Struct, frozen=True):
 
     def predictions(self, model: AnswerModel) -> Predictions:
         """Returns their scores; a name is right at the ranks at which the bundle knows the plant."""
-        found = self.outputs.score(model, self.names.label_M)
+        found = replace(self.outputs, labels=self.names.label_M).score(model)
         known_MR = np.stack([np.zeros_like(self.names.near_M), self.names.near_M, self.names.kin_M], axis=1)
         return replace(found, rank_right_NR=found.rank_right_NR & known_MR)
 

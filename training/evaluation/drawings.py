@@ -19,10 +19,10 @@ from scipy.signal import lfilter
 
 from models.errors import DataError, PictureError
 from models.metrics import confusion_pairs
+from models.outputs import Predictions
 from models.preprocess import in_srgb, read_picture
 from models.ranking import Floats
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import Predictions
 from training.loading.storage import PictureStore
 from training.monitor.log import Event, read_log, without_repeats
 

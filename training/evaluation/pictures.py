@@ -1,18 +1,22 @@
 """Runs a network on pictures, preprocessed as in the service and one at a time on each core, as a busy service does.
 
 A batch would give other last bits. The figures of a bundle are those of pictures that run alone, so every picture here
-is a run of its own, on one thread.
+is a run of its own, on one thread. The outputs are stored on disk (`models/outputs.py`).
 """
 
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import track
@@ -23,20 +27,12 @@ from models.cores import cores
 from models.errors import DataError, PictureError
 from models.metrics import Whole
 from models.openvino_session import OpenVinoSession
+from models.outputs import Outputs, Plants
 from models.preprocess import InputSpec, picture_to_input
-from models.scoring import AnswerModel
+from models.ranking import Floats
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.predictions import (
-    Outputs,
-    Plants,
-    Predictions,
-    Rows,
-    plants_of,
-    score_pictures,
-    store_outputs,
-)
 from training.evaluation.provenance import OTHER_DATA
 from training.loading.data import evaluation_loader
 from training.recipe import DataRecipe
@@ -47,16 +43,6 @@ Network = Callable[[Iterable[Pixels]], Iterator[NetworkOutput]]
 """Gives the outputs of each batch of network inputs."""
 _LEAST_FOLDERS: Final = 5  # as many as folds
 _FEW_PICTURES: Final = 200  # which are soon done
-
-
-def run_side_by_side(session: NetworkSession, batches: Iterable[Pixels]) -> Iterator[NetworkOutput]:
-    """Yields the outputs of each batch of network inputs; the session has `num_threads=1`."""
-    with ThreadPoolExecutor(cores()) as pool:
-        for pixels in batches:
-            found = pool.map(session.run, pixels[:, None])
-            yield NetworkOutput(*(np.concatenate(each) for each in zip(*found, strict=True)))
-
-
 BATCH_SIZE: Final = max(32, cores())
 """Pictures that are loaded at a time: enough for every core."""
 _Item = TypeVar("_Item")
@@ -89,24 +75,22 @@ class Pictures(msgspec.Struct, frozen=True, eq=False):
         return plants_of(self.manifest, self.rows)
 
     @property
+    def sources(self) -> list[str]:
+        """Name of each picture's source."""
+        found: list[str] = self.manifest.table["source"].take(self.rows).to_pylist()
+        return found
+
+    @property
     def taxa(self) -> Whole:
         """Position of each picture's taxon, shape (num_pictures,)."""
         return self.manifest.taxonomy.taxon_of_output[self.labels]
 
-    def outputs(self, network: Network, folder: Path | None = None) -> Outputs:
-        """Runs a network, and stores its outputs in the folder, see `StoredRows`."""
-        return store_outputs(network(self.pixels()), folder)
+    def pixels(self, read: list[int]) -> Iterator[Pixels]:
+        """Yields the network input of some pictures at a time, shape (batch, 3, height, width).
 
-    def features(self, network: Network, folder: Path | None = None) -> Rows:
-        """Runs a network, and stores the features alone."""
-        return store_outputs(network(self.pixels()), folder, with_logits=False).features
-
-    def predictions(self, outputs: Outputs, model: AnswerModel) -> Predictions:
-        """Returns what the service would say of each of these pictures, from a network's outputs for them."""
-        return score_pictures(outputs.logits, self.labels, model, outputs.features, rows=self.rows, plants=self.plants)
-
-    def pixels(self) -> Iterator[Pixels]:
-        """Yields the network input of some pictures at a time, shape (batch, 3, height, width)."""
+        The positions of the pictures are appended to a list.
+        """
+        read += range(len(self))
         loader = evaluation_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), BATCH_SIZE)
         for pixels, _ in _shown(loader, self.name, len(self.rows), BATCH_SIZE):
             yield pixels.numpy()
@@ -131,38 +115,108 @@ class PictureFiles(msgspec.Struct, frozen=True):
     name: str = "pictures without a plant"
     """What they are, in words."""
 
-    def outputs(self, network: Network, folder: Path | None = None) -> tuple[Outputs, Whole]:
-        """Runs a network, and stores its outputs in the folder; pictures that cannot be read are left out.
+    @property
+    def labels(self) -> Whole:
+        """Any output."""
+        return np.zeros(len(self.paths), np.int64)
 
-        Also returns the positions of those that can be read.
-        """
-        readable: list[int] = []
-        pictures = self._pixels(readable)
-        batches = iter(lambda: list(islice(pictures, BATCH_SIZE)), [])
-        outputs = store_outputs(network(map(np.stack, batches)), folder)
-        return outputs, np.array(readable)
+    @property
+    def rows(self) -> Whole:
+        """Positions among the files."""
+        return np.arange(len(self.paths))
+
+    plants = rows
 
     def groups(self, positions: Whole) -> Whole:
         """Returns the group of some of the pictures: the folder if there are five or more, else the picture itself."""
         folders, group_of_picture = np.unique([str(self.paths[each].parent) for each in positions], return_inverse=True)
         return group_of_picture if len(folders) >= _LEAST_FOLDERS else np.arange(len(positions))
 
-    def _pixels(self, readable: list[int]) -> Iterator[Pixels]:
-        """Yields the network input of each picture that can be read, and appends its position to a list."""
+    def pixels(self, read: list[int]) -> Iterator[Pixels]:
+        """Yields the network input of some pictures at a time, of those that can be read; see `Pictures.pixels`."""
+        batch: list[Pixels] = []
         for position, path in enumerate(_shown(self.paths, self.name, len(self.paths))):
-            try:
-                pixels, _ = picture_to_input(path.read_bytes(), self.spec)
-            except (OSError, PictureError):
-                continue
-            readable.append(position)
-            yield pixels
-        if len(readable) < self.least:
+            with suppress(OSError, PictureError):
+                batch.append(picture_to_input(path.read_bytes(), self.spec)[0])
+                read.append(position)
+            if len(batch) == BATCH_SIZE:
+                yield np.stack(batch)
+                batch.clear()
+        if batch:
+            yield np.stack(batch)
+        if len(read) < self.least:
             raise DataError(
                 "too few pictures can be read",
-                value=f"{len(readable)} of {len(self.paths)}, the first {self.paths[0]}",
+                value=f"{len(read)} of {len(self.paths)}, the first {self.paths[0]}",
                 limit=f"at least {self.least}",
                 remedy="add pictures to the folder, or correct its name",
             )
+
+
+class StoredRows:
+    """Rows in a file without a name, which the system removes as soon as this process ends, however it ends.
+
+    By default it lies in the system's folder for temporary files, which may be in memory.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  closed with this object
+        weakref.finalize(self, self._file.close)
+        self.shape: tuple[int, ...] = (0, 0)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def append(self, rows: Floats) -> None:
+        """Adds rows at the end, all of one width.
+
+        Raises:
+            OSError: They could not be written, for example as the disk is full.
+        """
+        try:
+            left = memoryview(rows.astype(np.float32, copy=False).tobytes())
+            while left:  # a full disk takes a part first
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._folder or tempfile.gettempdir())) from error
+        self.shape = (len(self) + len(rows), rows.shape[1])
+
+    def __getitem__(self, chosen: slice | Whole, /) -> Floats:
+        """Copies rows into memory. The file is mapped for this moment only, so that pages read earlier do not stay."""
+        return np.array(np.memmap(self._file, np.float32, mode="r", shape=self.shape)[chosen])
+
+
+def run(
+    network: Network, pictures: Pictures | PictureFiles, folder: Path | None = None, *, with_logits: bool = True
+) -> Outputs:
+    """Runs a network on pictures, and stores its outputs in a folder, which is made, see `StoredRows`.
+
+    Pictures that cannot be read are left out. Without logits, which do not fit on a disk for a million pictures, theirs
+    are empty.
+
+    Raises:
+        OSError: The outputs could not be written.
+    """
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    stored = StoredRows(folder)
+    features = StoredRows(folder)
+    read: list[int] = []
+    for batch in network(pictures.pixels(read)):
+        features.append(batch.features)
+        if with_logits:
+            stored.append(batch.logits)
+    logits = stored if with_logits else np.empty((len(features), 0), np.float32)
+    return Outputs(logits, features, pictures.labels[read], pictures.rows[read], pictures.plants[read])
+
+
+def run_side_by_side(session: NetworkSession, batches: Iterable[Pixels]) -> Iterator[NetworkOutput]:
+    """Yields the outputs of each batch of network inputs; the session has `num_threads=1`."""
+    with ThreadPoolExecutor(cores()) as pool:
+        for pixels in batches:
+            found = pool.map(session.run, pixels[:, None])
+            yield NetworkOutput(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
 
 def network_file(path: Path, *, bf16: bool = False) -> Network:
@@ -180,6 +234,11 @@ def network_file(path: Path, *, bf16: bool = False) -> Network:
         return run_side_by_side(session, batches)
 
     return run
+
+
+def run_once(path: Path, folder: Path, *, bf16: bool = False) -> Callable[..., Outputs]:
+    """Returns what runs a network file as `run` does, once on each set of pictures; its outputs lie in the folder."""
+    return cache(partial(run, network_file(path, bf16=bf16), folder=folder))
 
 
 def bundle_network(bundle: Bundle, precision: Precision) -> Network:
@@ -200,3 +259,16 @@ def pictures_of(
     """Returns all pictures of a split."""
     note = f" ({OTHER_DATA})" if other_data else ""
     return Pictures(manifest, manifest.rows_of(split), spec, f"{manifest.folder.name}, {split} split{note}", workers)
+
+
+def plants_of(manifest: Manifest, rows: Whole) -> Plants:
+    """Returns the plant of each of these rows."""
+    codes = pc.dictionary_encode(manifest.table["group"].take(rows).combine_chunks())
+    return np.asarray(codes.indices.to_numpy(), dtype=np.int64)
+
+
+def one_picture_each(plants_N: Plants, seed: int = 0) -> Whole:
+    """Returns the positions of one picture of each plant, drawn with a fixed seed, in ascending order."""
+    order = np.random.default_rng(seed).permutation(len(plants_N))
+    _, first = np.unique(plants_N[order], return_index=True)
+    return np.sort(order[first])

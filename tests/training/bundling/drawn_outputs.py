@@ -4,9 +4,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from models.answer import Question, answer_plant
+from models.outputs import Outputs
 from tests.training.small import make_taxonomy
-from training.bundling.tables import LabeledOutputs, TableData
-from training.evaluation.predictions import Outputs
+from training.bundling.tables import TableData
+from training.evaluation.pictures import StoredRows
 
 NUM_TAXA, NUM_FEATURES, NOISE = 20, 60, 2.5
 TAXONOMY = make_taxonomy(NUM_TAXA)
@@ -14,22 +15,29 @@ DIRECTIONS = np.random.default_rng(7).normal(size=(NUM_TAXA, NUM_FEATURES))
 NO_NEGATIVES = np.zeros(0, dtype=np.intp)
 
 
-def draw_outputs(features):
+def draw_outputs(features, **columns):
     logits = features @ DIRECTIONS.T / NOISE**2
-    return Outputs(logits.astype(np.float32), features.astype(np.float32))
+    return Outputs(logits.astype(np.float32), features.astype(np.float32), **columns)
+
+
+def on_disk(outputs, folder=None):
+    rows = {name: StoredRows(folder) for name in ("logits", "features")}
+    for name, stored in rows.items():
+        stored.append(getattr(outputs, name))
+    return replace(outputs, **rows)
 
 
 def draw_plants(per_taxon, seed):
     labels = np.repeat(np.arange(NUM_TAXA), per_taxon)
     noises = np.random.default_rng(seed).normal(0, NOISE, (len(labels), NUM_FEATURES))
-    return LabeledOutputs(draw_outputs(DIRECTIONS[labels] + noises), labels)
+    return draw_outputs(DIRECTIONS[labels] + noises, labels=labels)
 
 
 def answers(fitted, outputs, question=None):
     """The answers about plants of one picture each."""
     return [
         answer_plant(logits[None], features[None], fitted.model, question or Question())
-        for logits, features in zip(*outputs, strict=True)
+        for logits, features in zip(outputs.logits, outputs.features, strict=True)
     ]
 
 
@@ -44,8 +52,7 @@ def table_data(*, with_negatives=True, **changes):
     found = TableData(
         taxonomy=TAXONOMY,
         calibration=draw_plants(40, seed=1),
-        training_features=TRAINING.outputs.features,
-        training_labels=TRAINING.labels,
+        training=TRAINING,
         validation=draw_plants(20, seed=5) if with_negatives else None,
         negatives=draw_things(300, seed=3) if with_negatives else None,
         negative_groups=np.arange(300) if with_negatives else NO_NEGATIVES,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from models.outputs import Outputs
 from models.place import Where
 from models.scoring import AnswerModel
 from models.session import NetworkOutput
@@ -24,13 +25,12 @@ from training.bundling.candidates import (
 )
 from training.bundling.model_card import describe_check
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import Outputs, score_pictures
 
 
 def predictions(named):
     """Predictions of pictures of the first of five taxa, with these taxa as the most likely."""
     logits = 2 * np.eye(5, dtype=np.float32)[named]
-    return score_pictures(logits, np.zeros(len(named), dtype=np.int64), AnswerModel(make_taxonomy(5), 1.0))
+    return Outputs(logits).score(AnswerModel(make_taxonomy(5), 1.0))
 
 
 def test_fp16_may_disagree_once_in_a_thousand_over_all_pictures():
@@ -97,21 +97,16 @@ def test_nothing_is_fitted_on_the_test_split(tmp_path, calibration):
     assert [len(each) for each in (sets.features, sets.validation, sets.temperature)] == [3, 3, 3]
 
 
-class Rows:
+def rows(of, **_):
     """Stands for a network file; the only feature of a picture is its row."""
-
-    def outputs(self, of):
-        return Outputs(np.eye(2, dtype="f4")[of.labels], self.features(of))
-
-    def features(self, of):
-        return of.rows[:, None].astype("f4")
+    return Outputs(np.eye(2, dtype="f4")[of.labels], of.rows[:, None].astype("f4"), of.labels, of.rows, of.plants)
 
 
 @pytest.mark.parametrize("other_data", [False, True])
 @pytest.mark.parametrize("calibration", [("calibration",), ()])
 def test_only_plants_that_neither_trained_the_network_nor_chose_it_prove_something(tmp_path, calibration, other_data):
     sets, _ = sets_of(tmp_path, "train", "validation", "test", *calibration)
-    data = _table_data(Rows(), replace(sets, other_data=other_data))
+    data = _table_data(rows, replace(sets, other_data=other_data))
     assert data.proves == (bool(calibration) and not other_data)
 
 
@@ -121,16 +116,16 @@ GROUPS = ["t0", "t1", "a", "b", "a", "b", "a", "b", "a", "b", "c", "d", "v", "w"
 def several_pictures_of_a_plant(tmp_path, **columns):
     """Two training pictures, ten of the calibration plants, and one for validation and for the test."""
     taxonomy = make_taxonomy(2)
-    rows = [(f"{at}.png", taxonomy.output_keys[at % 2], "train" if at < 2 else "calibration") for at in range(12)]
-    rows += [("validation.png", taxonomy.output_keys[0], "validation"), ("test.png", taxonomy.output_keys[0], "test")]
-    manifest = Manifest(write_data(tmp_path / "data", tmp_path, rows, taxonomy, GROUPS, **columns))
-    data = _table_data(Rows(), picture_sets(manifest, SPEC, workers=0))
-    return manifest, data, data.calibration.outputs.features[:][:, 0].astype(int)
+    given = [(f"{at}.png", taxonomy.output_keys[at % 2], "train" if at < 2 else "calibration") for at in range(12)]
+    given += [("validation.png", taxonomy.output_keys[0], "validation"), ("test.png", taxonomy.output_keys[0], "test")]
+    manifest = Manifest(write_data(tmp_path / "data", tmp_path, given, taxonomy, GROUPS, **columns))
+    data = _table_data(rows, picture_sets(manifest, SPEC, workers=0))
+    return manifest, data, data.calibration.rows
 
 
 def test_of_each_calibration_plant_one_picture_counts_in_the_tables(tmp_path):
     manifest, data, chosen = several_pictures_of_a_plant(tmp_path)
-    assert data.training_features[:, 0].tolist() == [0, 1]
+    assert data.training.rows.tolist() == [0, 1]
     assert sorted(GROUPS[row] for row in chosen) == ["a", "b", "c", "d"]
     assert data.calibration.labels.tolist() == manifest.labels[chosen].tolist()
     assert data.num_pictures == 10
@@ -167,8 +162,11 @@ def test_the_description_says_whether_the_limit_is_a_minimum_or_maximum():
 def test_bf16_may_win_20_of_1000_pictures_but_not_lose_them(wins, passes, monkeypatch):
     all_right, some_wrong = predictions([0] * 1000), predictions([1] * 20 + [0] * 980)
     single, half = (some_wrong, all_right) if wins else (all_right, some_wrong)
-    network = SimpleNamespace(outputs=lambda _: Outputs(*[np.zeros((1, 5), "f4")] * 2))
-    one, other = (Candidate(Path("model.onnx"), network, None, found, (), ()) for found in (single, half))
+
+    def network(_):
+        return Outputs(np.zeros((1, 5), "f4"))
+
+    one, other = (Candidate(Path("model.onnx"), network, None, found, None, (), ()) for found in (single, half))
     monkeypatch.setattr("training.bundling.candidates.evaluate_network", lambda *_: other)
     monkeypatch.setattr(Candidate, "predictions_on", lambda candidate, _: candidate.predictions)
     pictures = SimpleNamespace(name="drawn")

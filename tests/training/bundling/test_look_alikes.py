@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from models.outputs import Outputs
 from models.scoring import AnswerModel
 from tests.models.tiny import genus_only, species, taxonomy_of
 from tests.training.bundling.drawn_outputs import NUM_FEATURES, table_data
 from training.bundling.mistakes import look_alikes
-from training.bundling.tables import LabeledOutputs, fit_tables
-from training.evaluation.predictions import Outputs, score_pictures
+from training.bundling.tables import fit_tables
 
 NAMES = ("Toxicodendron radicans", "Parthenocissus quinquefolia", "Vitis riparia", "Planta una", "Planta altera")
 IVY, CREEPER, GRAPE, UNA, ALTERA = NAMES
@@ -25,7 +25,7 @@ def found(taken, per_taxon=20, taxonomy=PLANTS):
         still = np.flatnonzero((labels == names.index(right)) & (ranked_first == labels))
         ranked_first[still[:number]] = names.index(other)
     logits = 9 * np.eye(len(names), dtype=np.float32)[ranked_first]
-    similar = look_alikes(score_pictures(logits, labels, AnswerModel(taxonomy, 1.0)), taxonomy)
+    similar = look_alikes(Outputs(logits, labels=labels).score(AnswerModel(taxonomy, 1.0)), taxonomy)
     return {names[one]: [names[other] for other in others] for one, others in similar.items()}
 
 
@@ -61,6 +61,6 @@ def test_the_tables_of_a_network_have_those_of_their_calibration_plants():
     labels = np.repeat(np.arange(20), 10)
     ranked_first = np.where(np.arange(200) % 10 < 3, labels // 2 * 2, labels)  # each odd taxon: 3 as the even one
     features = np.random.default_rng(0).normal(size=(200, NUM_FEATURES)).astype(np.float32)
-    outputs = Outputs(9 * np.eye(20, dtype=np.float32)[ranked_first], features)
-    data = replace(table_data(with_negatives=False), calibration=LabeledOutputs(outputs, labels))
+    outputs = Outputs(9 * np.eye(20, dtype=np.float32)[ranked_first], features, labels)
+    data = replace(table_data(with_negatives=False), calibration=outputs)
     assert fit_tables(data, 1.0, {}).model.look_alikes == {at: (at ^ 1,) for at in range(20)}

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.calibration import Calibration, FittedOn
+from models.figures import metric
 from models.metrics import ReliabilityBin, share
+from models.outputs import RankScores
 from models.ranking import RANKS
 from models.scoring import AnswerModel
 from tests.models.tiny import bundle_record, conformal_table
@@ -19,8 +21,6 @@ from tests.training.small import make_taxonomy
 from training.bundling.model_card import card_commands, command_line, describe_fit, model_card
 from training.bundling.tables import Fitted
 from training.bundling.thresholds import fit_thresholds
-from training.evaluation.predictions import RankScores
-from training.evaluation.split_metrics import metric
 from training.export import Export
 from training.toml_file import without_folders
 

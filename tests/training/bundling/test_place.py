@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from models.answer import Question, answer_plant
 from models.calibration import conformal_table_of
+from models.outputs import Outputs
 from models.place import PlaceModel, Where
 from models.ranking import Promises
 from models.scoring import AnswerModel
@@ -32,7 +33,6 @@ from training.bundling.place import (
 from training.bundling.tables import fit_tables
 from training.bundling.thresholds import fit_thresholds
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import score_pictures
 
 NUM_TAXA, NUM_PLANTS = 20, 1500
 TAXONOMY = taxonomy_of(*(species(f"Rosa t{number:02}", "Rosaceae") for number in range(NUM_TAXA)))
@@ -62,11 +62,11 @@ def fitted(**options):
 def fit(prior, records, logits, *, kept_N=None, taxonomy=TAXONOMY, labels=None):
     every = np.ones(len(records), bool)
     model = AnswerModel(taxonomy, 1.0)
-    plants = score_pictures(logits, records.taxon_N if labels is None else labels, model)
+    outputs = Outputs(logits, labels=records.taxon_N if labels is None else labels)
     return fit_place(
         PlaceData(prior, records, every),
-        logits,
-        plants,
+        outputs,
+        outputs.score(model),
         every if kept_N is None else kept_N,
         model,
         prior_T=np.full(NUM_TAXA, 1 / NUM_TAXA),
@@ -123,7 +123,7 @@ def test_fitted_tables_are_those_of_answers_with_a_place():
     table = conformal_table_of(scores_NT[np.arange(500), taxon_N], taxon_N, np.full(NUM_TAXA, 1 / NUM_TAXA))
     assert found.conformal.conformity_N == pytest.approx(table.conformity_N, rel=1e-4)
     assert found.conformal.num_plants_T.tolist() == table.num_plants_T.tolist()
-    ranks = score_pictures(np.log(scores_NT), taxon_N, AnswerModel(TAXONOMY, 1.0)).rank_scores
+    ranks = Outputs(np.log(scores_NT), labels=taxon_N).score(AnswerModel(TAXONOMY, 1.0)).rank_scores
     of_kept, of_all = (
         fit_thresholds({rank: scores.subset(chosen) for rank, scores in ranks.items()})
         for chosen in (kept_N, np.ones(500, bool))
@@ -143,7 +143,7 @@ def at_two_places():
 def test_the_promise_with_a_place_counts_strangers_too():
     """No head can tell these from plants. Of the plants alone, the names would keep a promise (see the next test)."""
     given = at_two_places()
-    alike = replace(drawn_strangers(1), outputs=given["calibration"].outputs.choose(np.arange(0, 1200, 2)))
+    alike = replace(drawn_strangers(1), outputs=given["calibration"].choose(np.arange(0, 1200, 2)))
     found = fit_tables(table_data(**given, unknown_plants=alike), 1.0, {}).model.place
     assert (found.rule.thresholds.species, found.rule.promises.species) == (1.0, None)
 
@@ -201,12 +201,9 @@ def test_the_calibration_error_with_a_place_is_that_at_the_temperature_of_the_ru
     rule = PlaceRule(1.0, 0.5, 0.5, Thresholds())
     prior = count_records(Records(np.zeros(0, np.int64), *np.zeros((2, 0)), np.zeros(0, np.int64)), NUM_TAXA, 10.0)
     model = AnswerModel(TAXONOMY, 1.0, place=PlaceModel(prior, rule, None))
-    logits = 3 * np.eye(4, NUM_TAXA, dtype=np.float32)
+    outputs = Outputs(3 * np.eye(4, NUM_TAXA, dtype=np.float32), labels=np.arange(4))
     test = SimpleNamespace(manifest=manifest, rows=np.arange(4), name="drawn")
-    found = {
-        each.name: each.value
-        for each in place_metrics(logits, score_pictures(logits, np.arange(4), model), test, model)
-    }
+    found = {each.name: each.value for each in place_metrics(outputs, outputs.score(model), test, model)}
     for name, temperature in (("off", 1.0), ("on", 0.5)):
         assert found[f"ece_place_{name}"] == pytest.approx(1 - 1 / (1 + 19 * np.exp(-3 / temperature)))
 

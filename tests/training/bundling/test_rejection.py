@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from models.figures import auroc
 from models.taxonomy import Groups
 from training.bundling.rejection import (
     HeadInputs,
@@ -14,7 +15,6 @@ from training.bundling.rejection import (
     fit_logistic,
     towards_genera,
 )
-from training.evaluation.split_metrics import auroc
 
 
 def draw_features(num_taxa, per_taxon, noise, seed, num_features=40):

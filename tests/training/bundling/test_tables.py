@@ -7,27 +7,27 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.answer import Question, answer_plant
+from models.outputs import Outputs
 from models.ranking import Promises, output_probabilities, taxon_probabilities
 from tests.models.tiny import taxonomy_of
 from tests.training.bundling.drawn_outputs import (
     NOISE,
     NUM_FEATURES,
     TAXONOMY,
-    TRAINING,
     answers,
     draw_outputs,
     draw_plants,
     draw_things,
+    on_disk,
     table_data,
 )
 from tests.training.small import make_taxonomy
-from training.bundling.tables import LabeledOutputs, fit_tables
+from training.bundling.tables import fit_tables
 from training.bundling.thresholds import (
     fit_temperature,
     plants_drawn,
     right_probabilities,
 )
-from training.evaluation.predictions import Outputs, store_outputs
 
 
 def planted(temperature, num_pictures=20_000, num_outputs=10):
@@ -41,7 +41,7 @@ def planted(temperature, num_pictures=20_000, num_outputs=10):
 @pytest.mark.parametrize("temperature", [0.3, 0.85, 1.0, 1.7, 6.0])
 def test_a_known_temperature_is_recovered(temperature):
     logits, labels = planted(temperature)
-    found = fit_temperature(logits, labels, make_taxonomy(10), np.arange(len(labels)))
+    found = fit_temperature(Outputs(logits, labels=labels), make_taxonomy(10))
     assert found == pytest.approx(temperature, rel=0.05)
 
 
@@ -50,10 +50,10 @@ def test_a_plant_with_many_pictures_counts_as_one():
     logits = np.concatenate([sure[0], *[unsure[0][:40]] * 10])
     labels = np.concatenate([sure[1], *[unsure[1][:40]] * 10])
     repeated = np.concatenate([np.arange(400), np.tile(np.arange(400, 440), 10)])
-    found = fit_temperature(logits, labels, make_taxonomy(10), repeated)
-    once = fit_temperature(logits[:440], labels[:440], make_taxonomy(10), np.arange(440))
+    found = fit_temperature(Outputs(logits, labels=labels, plants=repeated), make_taxonomy(10))
+    once = fit_temperature(Outputs(logits[:440], labels=labels[:440]), make_taxonomy(10))
     assert found == pytest.approx(once, rel=1e-6)
-    assert found < 0.9 * fit_temperature(logits, labels, make_taxonomy(10), np.arange(800))
+    assert found < 0.9 * fit_temperature(Outputs(logits, labels=labels), make_taxonomy(10))
 
 
 def of_sources(sources, taxonomy):
@@ -69,16 +69,16 @@ def test_outputs_of_one_taxon_are_calibrated_as_one():
     # Both outputs are the same plant, so it must not matter which of them is the label.
     spread = np.concatenate([logits, logits], axis=1)
     every = np.arange(len(labels))
-    found = fit_temperature(spread, labels + 5 * (every % 2), doubled, every)
+    found = fit_temperature(Outputs(spread, labels=labels + 5 * (every % 2)), doubled)
     assert found == pytest.approx(2.0, rel=0.05)
     assert taxon_probabilities(output_probabilities(spread, found), doubled).shape == (len(labels), 5)
 
 
 def test_the_temperature_stays_within_its_bounds():
     certain = np.array([[0.3, 0.0]] * 5, dtype=np.float32)
-    taxonomy, plants = make_taxonomy(2), np.arange(5)
-    assert fit_temperature(certain, np.zeros(5, np.int64), taxonomy, plants) == pytest.approx(0.05, rel=1e-6)
-    assert fit_temperature(certain, np.ones(5, np.int64), taxonomy, plants) == pytest.approx(20, rel=1e-6)
+    for label, bound in enumerate((0.05, 20)):
+        outputs = Outputs(certain, labels=np.full(5, label))
+        assert fit_temperature(outputs, make_taxonomy(2)) == pytest.approx(bound, rel=1e-6)
 
 
 @settings(max_examples=25)
@@ -89,7 +89,7 @@ def test_the_likelihood_of_chunks_is_the_plain_one(num_pictures, values_at_once,
     random = np.random.default_rng(num_pictures)
     logits = random.normal(0, 3, (num_pictures, 21)).astype(np.float32)
     taxa = random.integers(0, 7, num_pictures)
-    with mock.patch("training.evaluation.predictions._VALUES_AT_ONCE", values_at_once):
+    with mock.patch("models.outputs._VALUES_AT_ONCE", values_at_once):
         found = right_probabilities(logits, taxa, tripled, temperature)
     plain = taxon_probabilities(output_probabilities(logits, temperature), tripled)[np.arange(num_pictures), taxa]
     assert found == pytest.approx(plain, rel=1e-14)
@@ -117,7 +117,7 @@ def figures_of(fitted):
 
 def test_95_percent_of_new_plants_are_kept_and_named_as_promised(fitted):
     plants = draw_plants(40, seed=11)
-    found = answers(fitted, plants.outputs)
+    found = answers(fitted, plants)
     rejected = np.mean([each.verdict.rank == "not_a_plant" for each in found])
     assert rejected < 0.08
     named = [
@@ -162,7 +162,7 @@ def test_a_choice_without_the_plant_names_no_more_species_than_strangers_get(fit
     def num_named(num_others, own):
         """Species that are named for the 200 plants, and how many of these are right."""
         named = []
-        for logits, features, label in zip(*plants.outputs, plants.labels, strict=True):
+        for logits, features, label in zip(plants.logits, plants.features, plants.labels, strict=True):
             others = random.choice(np.delete(np.arange(20), label), num_others, replace=False)
             question = Question(allowed_T=np.isin(np.arange(20), [*others, *[label] * own]))
             verdict = answer_plant(logits[None], features[None], fitted.model, question).verdict
@@ -176,16 +176,11 @@ def test_a_choice_without_the_plant_names_no_more_species_than_strangers_get(fit
 
 def test_with_one_taxon_nothing_can_be_left_out():
     taxonomy, plants = make_taxonomy(1), draw_plants(10, seed=1)
-    one = replace(
-        plants,
-        outputs=Outputs(plants.outputs.logits[:, :1], plants.outputs.features),
-        labels=np.zeros(len(plants.labels), dtype=np.int64),
-    )
+    one = Outputs(plants.logits[:, :1], plants.features)
     data = table_data(
         taxonomy=taxonomy,
         calibration=one,
-        training_features=one.outputs.features,
-        training_labels=one.labels,
+        training=one,
         with_negatives=False,
     )
     assert fit_tables(data, 1.0, {}).metrics == ()
@@ -193,7 +188,7 @@ def test_with_one_taxon_nothing_can_be_left_out():
 
 def test_candidate_sets_hold_the_right_taxon_as_often_as_asked(fitted):
     plants = draw_plants(40, seed=13)
-    found = answers(fitted, plants.outputs, Question(coverage=0.9))
+    found = answers(fitted, plants, Question(coverage=0.9))
     held = [
         TAXONOMY.taxa[label] in [each.taxon for each in answer.candidates.taxa]
         for answer, label in zip(found, plants.labels, strict=True)
@@ -221,12 +216,12 @@ def test_wrong_names_below_the_cutoff_do_not_cost_the_others_their_promise():
     """400 plants get the right name, and 100 that look like the mean thing a wrong one; all with a score of 1."""
     plants = draw_plants(20, seed=1)
     named = np.append(plants.labels, np.arange(100) % 20)
-    features = np.concatenate([plants.outputs.features, np.full((100, NUM_FEATURES), 0.7, np.float32)])
-    sure = Outputs(40 * np.eye(20, dtype=np.float32)[named], features)
+    features = np.concatenate([plants.features, np.full((100, NUM_FEATURES), 0.7, np.float32)])
     labels = np.append(plants.labels, (named[400:] + 1) % 20)
-    both = fit_tables(table_data(calibration=LabeledOutputs(sure, labels)), 1.0, {})
+    sure = Outputs(40 * np.eye(20, dtype=np.float32)[named], features, labels)
+    both = fit_tables(table_data(calibration=sure), 1.0, {})
     assert both.thresholds.promises.species is not None
-    all_kept = fit_tables(table_data(calibration=LabeledOutputs(sure, labels), with_negatives=False), 1.0, {})
+    all_kept = fit_tables(table_data(calibration=sure, with_negatives=False), 1.0, {})
     assert all_kept.thresholds.promises.species is None
 
 
@@ -237,17 +232,16 @@ def test_the_fit_says_when_and_on_what(fitted):
 
 
 def test_a_taxon_without_training_pictures_has_a_prior():
-    data = table_data(taxonomy=make_taxonomy(3), training_labels=np.array([0, 0, 0, 1]))
+    data = table_data(taxonomy=make_taxonomy(3), training=Outputs(np.zeros((4, 3)), labels=np.array([0, 0, 0, 1])))
     assert data.prior_T == pytest.approx([3 / 5, 1 / 5, 1 / 5])
 
 
 def test_tables_of_outputs_on_disk_are_the_plain_ones(fitted, tmp_path, monkeypatch):
     plain, drawn = fitted, table_data()
-    monkeypatch.setattr("training.evaluation.predictions._VALUES_AT_ONCE", 300)
-    calibration = replace(drawn.calibration, outputs=store_outputs([drawn.calibration.outputs], tmp_path))
-    training = store_outputs([TRAINING.outputs], tmp_path).features
-    on_disk = replace(drawn, calibration=calibration, training_features=training)
-    stored = fit_tables(replace(on_disk, negatives=store_outputs([drawn.negatives])), 1.0, {})
+    monkeypatch.setattr("models.outputs._VALUES_AT_ONCE", 300)
+    parts = ("calibration", "training", "negatives")
+    stored = {name: on_disk(getattr(drawn, name), tmp_path) for name in parts}
+    stored = fit_tables(replace(drawn, **stored), 1.0, {})
     assert (stored.thresholds, stored.metrics[-2:]) == (plain.thresholds, plain.metrics[-2:])
     for name in ("conformal", "features", "familiarity", "plant_head", "cutoffs"):
         tables = [getattr(fit.model.calibration, name) for fit in (stored, plain)]

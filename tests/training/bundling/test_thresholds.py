@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from models.outputs import RankScores
 from models.ranking import Promises, Thresholds
 from training.bundling.thresholds import (
     CONFIDENCE,
@@ -14,7 +15,6 @@ from training.bundling.thresholds import (
     fit_threshold,
     fit_thresholds,
 )
-from training.evaluation.predictions import RankScores
 
 NUM_DRAWS = 200
 # Of 200 draws in which each promise fails with a chance of 5 %, this many fail in one of 10,000 repetitions.

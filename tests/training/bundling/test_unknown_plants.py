@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from models.errors import DataError
+from models.outputs import Outputs, RankScores
 from models.scoring import AnswerModel
 from tests.models.tiny import species, taxonomy_of
 from tests.training.bundling.drawn_outputs import (
@@ -23,7 +24,7 @@ from training.bundling.bundle_description import _network_file
 from training.bundling.candidates import Candidate
 from training.bundling.mistakes import mistaken_taxa
 from training.bundling.rejection import HeadInputs, familiar_cutoff, fit_head
-from training.bundling.tables import LabeledOutputs, fit_tables
+from training.bundling.tables import fit_tables
 from training.bundling.thresholds import MIN_NAMED, FittedThreshold, fit_thresholds
 from training.bundling.unknown_plants import (
     UnknownNames,
@@ -31,7 +32,6 @@ from training.bundling.unknown_plants import (
     drawn_among,
     names_of,
 )
-from training.evaluation.predictions import Outputs, RankScores, score_pictures
 from training.loading.negatives import Negatives
 
 KNOWN = taxonomy_of(species("Quercus robur", "Fagaceae"), species("Rosa canina", "Rosaceae"))
@@ -126,9 +126,9 @@ def test_with_strangers_familiarity_is_a_head_that_names_fewer_new_strangers():
 def test_strangers_count_among_the_names_as_heads_judge_them_that_have_not_seen_their_source():
     """They look like known plants but for the style of their source, which a head knows by heart."""
     calibration = table_data().calibration
-    features = calibration.outputs.features[::20].copy()
+    features = calibration.features[::20].copy()
     features[np.arange(40), np.arange(40) % 2] += 15
-    outputs = Outputs(calibration.outputs.logits[::20], features)
+    outputs = Outputs(calibration.logits[::20], features)
     names = replace(some_names(np.arange(40) % 2), label_M=(calibration.labels[::20] + 1) % 20)
     strangers = UnknownPlants(outputs, names, "drawn strangers")
     data = table_data(unknown_plants=strangers, validation=draw_plants(2, seed=5))
@@ -139,20 +139,20 @@ def test_strangers_count_among_the_names_as_heads_judge_them_that_have_not_seen_
         found = outputs.score(AnswerModel(TAXONOMY, 1.0))
         return HeadInputs(outputs.features[:], found.confidence_N, tables.features.distances(outputs.features[:]))
 
-    known, strangers = seen(calibration.outputs), seen(outputs)
-    head = fit_head(seen(data.validation.outputs), strangers, names.source_M, names.source_M)
+    known, strangers = seen(calibration), seen(outputs)
+    head = fit_head(seen(data.validation), strangers, names.source_M, names.source_M)
     known_N = known.scores(head.head)
     assert cutoffs.familiar == pytest.approx(familiar_cutoff(known_N, head.other_M), abs=1e-12)
     kept_N = (known_N >= cutoffs.familiar) & (known.scores(tables.plant_head) >= cutoffs.plant)
     kept_M = (head.other_M >= cutoffs.familiar) & (strangers.scores(tables.plant_head) >= cutoffs.plant)
     kept_M &= drawn_among(names, len(kept_N))
-    wrong_N = (calibration.outputs.logits.argmax(axis=1) != calibration.labels) & (known.confidence >= 0.6) & kept_N
+    wrong_N = (calibration.logits.argmax(axis=1) != calibration.labels) & (known.confidence >= 0.6) & kept_N
     assert fitted.thresholds.num_plants == kept_N.sum() + kept_M.sum()
     assert fitted.thresholds.species.num_wrong == wrong_N.sum() + (kept_M & (strangers.confidence >= 0.6)).sum()
 
 
 def sure_names(named_N, labels_N):
-    return score_pictures(9 * np.eye(4, dtype=np.float32)[named_N], labels_N, AnswerModel(make_taxonomy(4), 1.0))
+    return Outputs(9 * np.eye(4, dtype=np.float32)[named_N], labels=labels_N).score(AnswerModel(make_taxonomy(4), 1.0))
 
 
 def test_taxa_whose_names_are_often_wrong_are_found_and_few_plants_say_little():
@@ -195,13 +195,12 @@ def mistaken_data(validation, calibration):
     }
 
     def split(name):
-        return LabeledOutputs(Outputs(9 * np.eye(4, dtype=np.float32)[named_N[name]], features), labels_N)
+        return Outputs(9 * np.eye(4, dtype=np.float32)[named_N[name]], features, labels_N)
 
     return table_data(
         taxonomy=FOUR,
         calibration=split(calibration),
-        training_features=features,
-        training_labels=labels_N,
+        training=split("a third"),
         validation=split(validation),
         with_negatives=False,
     )
@@ -223,7 +222,7 @@ def test_the_mistaken_taxa_are_those_of_the_validation_plants(mistaken):
 
 
 def test_a_network_file_of_a_bundle_has_the_mistaken_taxa(mistaken):
-    made = Candidate(Path("model.fp32.onnx"), None, mistaken, None, (), ())
+    made = Candidate(Path("model.fp32.onnx"), None, mistaken, None, None, (), ())
     assert _network_file(made, True).mistaken == mistaken.model.mistaken
 
 

@@ -2,30 +2,32 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from models.scoring import AnswerModel, Decisions
-from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, table_data
-from training.bundling.tables import fit_tables
-from training.evaluation.answers import (
+from models.figures import (
     _questions,
     coverage_figures,
-    describe_answers,
     judge_answers,
     rejection_figures,
     several_pictures,
     verdict_figures,
 )
-from training.evaluation.predictions import Outputs, store_outputs
+from models.outputs import Outputs
+from models.scoring import AnswerModel, Decisions
+from tests.training.bundling.drawn_outputs import TAXONOMY, draw_plants, draw_things, on_disk, table_data
+from training.bundling.tables import fit_tables
+from training.evaluate import _in_words
 
 FITTED = fit_tables(table_data(), 1.0, {}).model
 BARE = AnswerModel(TAXONOMY, 1.0)
 PLANTS, THINGS = draw_plants(2, seed=51), draw_things(20, seed=52)
-PICTURES = Outputs(*(np.concatenate(pair) for pair in zip(PLANTS.outputs, THINGS, strict=True)))
+PICTURES = Outputs(
+    *(np.concatenate([getattr(each, name) for each in (PLANTS, THINGS)]) for name in ("logits", "features"))
+)
 
 
 def test_distances_of_chunks_on_disk_are_those_of_all_pictures(monkeypatch):
     plain = FITTED.calibration.features.distances(PICTURES.features)
-    monkeypatch.setattr("training.evaluation.predictions._VALUES_AT_ONCE", 300)
-    found = store_outputs([PICTURES]).score(AnswerModel(TAXONOMY, 1.0, calibration=FITTED.calibration)).distance_N
+    monkeypatch.setattr("models.outputs._VALUES_AT_ONCE", 300)
+    found = on_disk(PICTURES).score(AnswerModel(TAXONOMY, 1.0, calibration=FITTED.calibration)).distance_N
     assert found == pytest.approx(plain, rel=1e-4, abs=1e-5)
 
 
@@ -47,7 +49,7 @@ def test_verdicts_are_counted_by_rank():
 
 
 def test_candidate_sets_cover_what_was_asked_and_nest(plants):
-    found = coverage_figures(plants.outputs.logits, plants.labels, FITTED)
+    found = coverage_figures(plants.logits, plants.labels, FITTED)
     assert [(each.kind, each.coverage) for each in found] == [
         (kind, coverage) for kind in ("marginal", "macro") for coverage in (0.8, 0.9, 0.95)
     ]
@@ -59,7 +61,7 @@ def test_candidate_sets_cover_what_was_asked_and_nest(plants):
 
 
 def test_other_things_and_unknown_plants_are_told_by_their_scores(plants):
-    known, strange = (outputs.score(FITTED) for outputs in (plants.outputs, draw_things(200, seed=22)))
+    known, strange = (outputs.score(FITTED) for outputs in (plants, draw_things(200, seed=22)))
     things, unknown = (rejection_figures(score, known, strange, FITTED) for score in SCORES)
     assert (things.score, unknown.score) == SCORES
     for found in (things, unknown):
@@ -70,9 +72,9 @@ def test_other_things_and_unknown_plants_are_told_by_their_scores(plants):
 
 
 def test_the_shares_of_all_ranks_in_words_are_of_all_pictures(plants):
-    found = judge_answers(FITTED, plants.outputs, plants.labels)
+    found = judge_answers(FITTED, plants)
     species = found.verdicts.by_rank["species"]
-    lines = [line for line in describe_answers(found) if line.startswith("  ")]
+    lines = [line for line in _in_words(found) if line.startswith("  ")]
     total = len(plants.labels)
     assert [line.count(f" of {total}") for line in lines] == [2, 2, 2, 0]
     right = species.right.value * species.num_named / total
@@ -80,15 +82,15 @@ def test_the_shares_of_all_ranks_in_words_are_of_all_pictures(plants):
 
 
 def test_a_bundle_without_tables_is_measured_by_its_largest_softmax(plants):
-    known, strange = (outputs.score(BARE) for outputs in (plants.outputs, draw_things(50, seed=23)))
+    known, strange = (outputs.score(BARE) for outputs in (plants, draw_things(50, seed=23)))
     for score in SCORES:
         assert rejection_figures(score, known, strange, BARE).score == "largest softmax"
-    assert coverage_figures(plants.outputs.logits, plants.labels, BARE) == []
+    assert coverage_figures(plants.logits, plants.labels, BARE) == []
 
 
 def test_more_pictures_of_a_species_are_right_more_often():
     plants = draw_plants(10, seed=31)
-    found = several_pictures(plants.outputs, plants.labels, BARE)
+    found = several_pictures(plants, plants.labels, BARE)
     assert [each.num_pictures for each in found] == [1, 2, 3, 5]
     top1 = [each.top1.value for each in found]
     assert top1[0] < top1[1] < top1[3]
@@ -100,7 +102,7 @@ def test_taxa_with_fewer_than_five_pictures_are_left_out():
     outputs = Outputs(np.eye(20, dtype=np.float32)[labels], np.ones((10, 3), dtype=np.float32))
     found = several_pictures(outputs, labels, BARE)
     assert {each.top1.num_pictures for each in found} == {6}
-    assert several_pictures(Outputs(*(each[:4] for each in outputs)), labels[:4], BARE) == []
+    assert several_pictures(outputs.choose(np.arange(4)), labels[:4], BARE) == []
 
 
 def test_the_pictures_of_a_question_are_distinct_and_of_one_taxon():
@@ -117,7 +119,7 @@ def test_the_taxa_of_the_bundle_count_whatever_their_order():
     found = []
     for taxonomy in (TAXONOMY, turned):
         model = AnswerModel(taxonomy, 1.0)
-        found.append(judge_answers(model, plants.outputs, plants.labels))
+        found.append(judge_answers(model, plants))
     assert found[0].several_pictures[-1].top1.value > 0.9
     assert found[0].verdicts == found[1].verdicts
     assert found[0].several_pictures == found[1].several_pictures

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from PIL import Image
 
 from models.errors import DataError
+from models.outputs import Outputs
 from models.scoring import AnswerModel
 from models.taxonomy import Output
 from tests.models.pictures import DISPLAY_P3, color_profile
@@ -14,7 +15,6 @@ from tests.models.tiny import species, taxonomy_of
 from tests.training.small import make_taxonomy, with_columns, write_data
 from training.dataset.manifest import Manifest
 from training.evaluation.drawings import SHEETS, draw_mistakes, draw_suspects, learning_curves, loss_curve, smoothed
-from training.evaluation.predictions import score_pictures
 
 
 def reading(step, *losses):
@@ -109,7 +109,7 @@ def answered_as(manifest, answered=ANSWERED):
     logits = np.zeros((len(answered), len(manifest.taxonomy.outputs)), np.float32)
     for at, (_, named, logit) in enumerate(answered):
         logits[at, named] = logit
-    return score_pictures(logits, manifest.labels[rows], AnswerModel(manifest.taxonomy, 1.0), rows=rows)
+    return Outputs(logits, labels=manifest.labels[rows], rows=rows).score(AnswerModel(manifest.taxonomy, 1.0))
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_suspects_are_drawn_in_their_order_beside_what_they_may_be(manifest):
 def test_a_suspect_is_no_example_of_its_label(manifest):
     rows = np.array([manifest.rows_of("test")[0], manifest.rows_of("train")[1]])
     logits = np.array([[0, 5, 0], [5, 0, 0]], np.float32)  # red as lime, and the only training picture of lime as red
-    suspects = score_pictures(logits, np.array([0, 1]), AnswerModel(manifest.taxonomy, 1.0), rows=rows)
+    suspects = Outputs(logits, labels=np.array([0, 1]), rows=rows).score(AnswerModel(manifest.taxonomy, 1.0))
     assert cells(draw_suspects(suspects, manifest)) == [["red", "", "lime", "red"]]
 
 

@@ -8,24 +8,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.metrics import top_k_hits
+from models.outputs import NO_NAME, Outputs, chosen_rows, chunks
 from models.ranking import output_probabilities, taxon_probabilities
 from models.scoring import AnswerModel
 from models.session import NetworkOutput
 from tests.models.open_files import open_files
+from tests.models.pictures import SPEC
 from tests.models.tiny import genus_only, species, taxonomy_of
 from tests.training.small import make_taxonomy, write_data
 from training.dataset.manifest import Manifest
-from training.evaluation.predictions import (
-    NO_NAME,
-    StoredRows,
-    chosen_rows,
-    chunks,
-    one_picture_each,
-    plants_of,
-    score_pictures,
-    store_outputs,
-    weights_by_plant,
-)
+from training.evaluation.pictures import PictureFiles, StoredRows, one_picture_each, plants_of, run
 
 
 def stored(rows, batch):
@@ -58,8 +50,11 @@ def test_chunks_hold_every_row_once_and_stay_small(num_rows, width):
 
 
 def test_the_file_has_no_name_and_is_closed_with_its_rows(tmp_path):
-    outputs = store_outputs([NetworkOutput(np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))] * 2, tmp_path)
-    assert (outputs.logits.shape, outputs.features.shape) == ((4, 3), (4, 4))
+    batch = NetworkOutput(np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))
+    files = PictureFiles((), SPEC)
+    for with_logits, width in ((False, 0), (True, 3)):
+        outputs = run(lambda _: [batch] * 2, files, tmp_path, with_logits=with_logits)
+        assert (outputs.logits.shape, outputs.features.shape) == ((4, width), (4, 4))
     assert list(tmp_path.iterdir()) == []
     assert len(open_files(tmp_path)) == 2
     del outputs
@@ -90,13 +85,6 @@ def test_pictures_of_one_group_show_one_plant(tmp_path):
     assert sorted({first, second}) == [0, 1]
 
 
-@given(MANY_PLANTS)
-def test_every_plant_weighs_1(plants):
-    weights = weights_by_plant(plants)
-    for plant in np.unique(plants):
-        assert np.isclose(weights[plants == plant].sum(), 1.0)
-
-
 @given(MANY_PLANTS, st.integers(0, 3))
 def test_one_picture_of_each_plant_is_drawn(plants, seed):
     chosen = one_picture_each(plants, seed)
@@ -120,7 +108,9 @@ TAXONOMY = taxonomy_of(*TAXA)
 
 
 def rank_scores(probabilities, labels, taxonomy):
-    return score_pictures(np.log(np.maximum(probabilities, 1e-300)), labels, AnswerModel(taxonomy, 1.0)).rank_scores
+    return (
+        Outputs(np.log(np.maximum(probabilities, 1e-300)), labels=labels).score(AnswerModel(taxonomy, 1.0)).rank_scores
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,8 +170,8 @@ def test_chunks_give_what_all_pictures_at_once_give(num_pictures, values_at_once
     labels, stored = random.integers(0, 18, num_pictures), StoredRows()
     stored.append(logits)
     model = AnswerModel(MANY, temperature)
-    with mock.patch("training.evaluation.predictions._VALUES_AT_ONCE", values_at_once):
-        found = score_pictures(stored, labels, model)
+    with mock.patch("models.outputs._VALUES_AT_ONCE", values_at_once):
+        found = Outputs(stored, labels=labels).score(model)
     outputs = output_probabilities(logits, temperature)
     taxa, taxon_labels = taxon_probabilities(outputs, MANY), MANY.taxon_of_output[labels]
     assert np.array_equal(found.taxon_labels_N, taxon_labels)
@@ -191,14 +181,14 @@ def test_chunks_give_what_all_pictures_at_once_give(num_pictures, values_at_once
     assert np.array_equal(found.output_rivals_N < 1, top_k_hits(outputs, labels, 1))
     for k in (1, 5):
         assert np.array_equal(found.top_k_hits(k), top_k_hits(taxa, taxon_labels, k))
-    assert_equal(found, score_pictures(logits, labels, model))
+    assert_equal(found, Outputs(logits, labels=labels).score(model))
 
 
 def test_a_subset_holds_the_same_predictions():
     logits = np.random.default_rng(0).normal(size=(6, 18)).astype(np.float32)
     labels, rows = np.arange(6), np.arange(10, 16)
     model = AnswerModel(MANY, 1.0)
-    whole = score_pictures(logits, labels, model, rows=rows)
+    whole = Outputs(logits, labels=labels, rows=rows).score(model)
     half = whole.subset(rows % 2 == 0)
-    assert_equal(half, score_pictures(logits[::2], labels[::2], model, rows=rows[::2], plants=np.array([0, 2, 4])))
+    assert_equal(half, Outputs(logits, labels=labels, rows=rows).choose(np.array([0, 2, 4])).score(model))
     assert half.hits.mean() == pytest.approx((half.named_N == half.taxon_labels_N).mean())

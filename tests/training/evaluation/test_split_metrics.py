@@ -4,22 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, multinomial
 
+from models.figures import auroc, class_metrics, cutoff, measure, risk_coverage, split_metrics
 from models.metrics import share
+from models.outputs import Outputs, RankScores
 from models.scoring import AnswerModel
 from tests.models.tiny import species, taxonomy_of
-from tests.training.small import write_data
-from training.dataset.manifest import Manifest
-from training.evaluation.predictions import RankScores, score_pictures
-from training.evaluation.split_metrics import (
-    auroc,
-    class_metrics,
-    cutoff,
-    evaluate_predictions,
-    paired_loss,
-    risk_coverage,
-    split_metrics,
-    tango_interval,
-)
+from training.evaluation.pairs import paired_loss, tango_interval
 
 SCORES = st.lists(st.integers(0, 20).map(lambda value: value / 20), min_size=1, max_size=30).map(np.array)
 
@@ -45,7 +35,7 @@ def test_the_interval_of_the_calibration_error_is_of_draws_of_plants():
     model = AnswerModel(taxonomy_of(species("Rosa canina"), species("Rosa rugosa")), 1.0)
     widths = []
     for plants in (np.arange(205), np.append(np.zeros(5, np.int64), np.arange(1, 201))):
-        found = split_metrics(score_pictures(logits, np.zeros(205, np.int64), model, plants=plants)).ece
+        found = split_metrics(Outputs(logits, plants=plants).score(model)).ece
         assert found.value == pytest.approx(1 / (1 + np.exp(-5)) - 200 / 205)
         widths.append(found.interval_95[1] - found.interval_95[0])
     assert widths == pytest.approx([0.040, 0.057], abs=0.005)
@@ -143,10 +133,9 @@ SPREAD = [0.4, 0.35, 0.25]
 CERTAIN_IRIS = [0.8, 0.1, 0.1]
 
 
-def predictions(probabilities, labels, plants=None):
+def predictions(probabilities, labels, **plants):
     logits = np.log(np.array(probabilities, dtype=np.float32))
-    rows = np.arange(len(labels))
-    return score_pictures(logits, np.array(labels), AnswerModel(TAXONOMY, 1.0), rows=rows, plants=plants)
+    return Outputs(logits, labels=np.array(labels), **plants).score(AnswerModel(TAXONOMY, 1.0))
 
 
 SHARES = ("top1_output", "top1_taxon", "top5_taxon", "macro_top1_taxon")
@@ -172,7 +161,7 @@ def test_ten_pictures_of_each_plant_prove_no_more_than_one():
     answers, labels = [CERTAIN_IRIS, SPREAD, SPREAD, CERTAIN_IRIS, SPREAD], [0, 0, 1, 2, 2]
     once = split_metrics(predictions(answers, labels))
     again = split_metrics(
-        predictions(np.repeat(answers, 10, axis=0), np.repeat(labels, 10), np.repeat(np.arange(5), 10))
+        predictions(np.repeat(answers, 10, axis=0), np.repeat(labels, 10), plants=np.repeat(np.arange(5), 10))
     )
     for name in SHARES:
         first, second = getattr(once, name), getattr(again, name)
@@ -185,27 +174,20 @@ def test_with_one_picture_of_each_plant_a_share_has_wilsons_interval():
     assert (found.top1_taxon, found.top5_taxon) == (share(2, 3), share(3, 3))
 
 
-@pytest.fixture
-def two_sources(tmp_path):
-    pictures = [(f"{key}.jpg", key, "test") for key in ("a:rosa-alba", "b:rosa-alba", "a:iris-alba")]
-    return Manifest(write_data(tmp_path / "data", tmp_path, pictures, TAXONOMY))
-
-
-def test_metrics_are_computed_for_all_pictures_and_each_source(two_sources):
-    found = predictions([CERTAIN_IRIS, SPREAD, CERTAIN_IRIS], two_sources.labels)
-    evaluation = evaluate_predictions(found, two_sources, network="checkpoint", split="test", temperature=1.0)
-    assert evaluation.all.top1_taxon.value == pytest.approx(2 / 3)
-    assert {name: (f.top1_taxon.value, f.top1_taxon.num_pictures) for name, f in evaluation.by_source.items()} == {
+def test_figures_are_computed_for_all_pictures_and_each_source():
+    found = measure(predictions([CERTAIN_IRIS, SPREAD, CERTAIN_IRIS], [1, 2, 0]), TAXONOMY, ["a", "b", "a"])
+    assert found.all.top1_taxon.value == pytest.approx(2 / 3)
+    assert {name: (f.top1_taxon.value, f.top1_taxon.num_pictures) for name, f in found.by_source.items()} == {
         "a": (0.5, 2),
         "b": (1.0, 1),
     }
-    assert {name: sum(each.num_pictures for each in bins) for name, bins in evaluation.reliability.items()} == {
+    assert {name: sum(each.num_pictures for each in bins) for name, bins in found.reliability.items()} == {
         "all": 3,
         "a": 2,
         "b": 1,
     }
-    assert evaluation.risk_coverage["species"].risk[-1] == pytest.approx(1 / 3)
-    (confusion,) = evaluation.confusions
+    assert found.risk_coverage["species"].risk[-1] == pytest.approx(1 / 3)
+    (confusion,) = found.confusions
     assert (confusion.right, confusion.named, confusion.count) == ("Rosa alba", "Iris alba", 1)
 
 

@@ -1,11 +1,13 @@
-"""Figures of the answers that the service gives with a bundle: verdicts, candidate sets, rejection, several pictures.
+"""The figures of a network and of the answers that the service gives with it, each share with its 95 % interval.
 
-A distance comes from a product of matrices, so that of many pictures at once may differ in its last bit.
+`measure` takes what a network says of a split, and `judge_answers` what a bundle answers: verdicts, candidate sets,
+other things, several pictures. A distance comes from a product of matrices, so that of many pictures at once may differ
+in its last bit.
 
-Letters in names: N pictures, B pictures of one question, T taxa, O outputs.
+Letters in names: N pictures, M other pictures, B pictures of one question, T taxa, O outputs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -13,16 +15,167 @@ import numpy as np
 
 from models.answer import Question, answer_plant
 from models.arrays import Flags
+from models.bundle_record import Metric
 from models.calibration import CoverageKind
-from models.metrics import NamesOfRank, Share, Whole, macro_mean, share
-from models.ranking import RANKS, Rank
+from models.metrics import (
+    Confusion,
+    NamesOfRank,
+    ReliabilityBin,
+    Share,
+    Whole,
+    calibration_error,
+    confusions,
+    effective_number,
+    macro_mean,
+    macro_top1,
+    negative_log_likelihood,
+    reliability_bins,
+    share,
+)
+from models.outputs import Outputs, Predictions, RankScores, Rows, chunks
+from models.ranking import RANKS, Floats, Rank
 from models.scoring import AnswerModel, Decisions, decide, probabilities
-from training.evaluation.predictions import Outputs, Predictions, Rows, chunks
-from training.evaluation.split_metrics import auroc, cutoff
+from models.taxonomy import Taxonomy
 
+KEPT_SHARE: Final = 0.95
+"""Share of the plants whose score reaches the cutoff."""
+
+_MOST_POINTS: Final = 100
+_MOST_CONFUSIONS: Final = 20
 COVERAGES: Final = (0.8, 0.9, 0.95)
 NUM_PICTURES: Final = (1, 2, 3, 5)
 _MOST_QUESTIONS: Final = 2000
+
+
+def metric(name: str, figure: Share | float, data: str, num_pictures: int = 0) -> Metric:
+    """Makes the record of a figure for a bundle; `num_pictures` is that of a figure that is no share."""
+    if isinstance(figure, Share):
+        return Metric(name, figure.value, data, figure.num_pictures, figure.interval_95)
+    return Metric(name, figure, data, num_pictures)
+
+
+def auroc(plants_N: Floats, others_M: Floats) -> float:
+    """Returns the chance that a plant scores higher than another thing; a tie counts half, 0.5 separates nothing."""
+    ascending_M = np.sort(others_M)
+    above = sum(np.searchsorted(ascending_M, plants_N, side).sum() for side in ("left", "right")) / 2
+    return float(above / (len(plants_N) * len(others_M)))
+
+
+def cutoff(plants_N: Floats) -> float:
+    """Returns the largest score that at least 95 % of the plants reach."""
+    return float(np.quantile(plants_N, 1 - KEPT_SHARE, method="lower"))
+
+
+class RiskCoverage(msgspec.Struct, frozen=True):
+    """The curve of one rank."""
+
+    area: float
+    """Area under the curve (AURC, Geifman et al. 2019): mean risk over all coverages; 0 is best."""
+    coverage: list[float]
+    """Shares of the pictures that are named, the surest first; at most 100 points."""
+    risk: list[float]
+    """Share of the names that are wrong, at each of these coverages."""
+
+
+def risk_coverage(scores: RankScores) -> RiskCoverage:
+    """Draws the curve of a rank over all pictures, at least one.
+
+    Pictures of equal score are named together, so each of them has the mean risk of its score.
+    """
+    _, score_of_N, counts = np.unique(-scores.score_N, return_inverse=True, return_counts=True)
+    wrong = np.bincount(score_of_N, ~scores.right_N) / counts
+    wrong_N = np.cumsum(np.repeat(wrong, counts))
+    num_named = np.arange(1, len(wrong_N) + 1)
+    risk_N = wrong_N / num_named
+    shown = np.unique(np.linspace(0, len(wrong_N) - 1, _MOST_POINTS).round().astype(int))
+    coverage = (num_named / len(wrong_N))[shown]
+    return RiskCoverage(float(risk_N.mean()), coverage.tolist(), risk_N[shown].tolist())
+
+
+class SplitMetrics(msgspec.Struct, frozen=True):
+    """The metrics of one set of pictures."""
+
+    top1_output: Share
+    """The most likely output is the labeled one."""
+    top1_taxon: Share
+    """The most likely taxon, its outputs summed, is the labeled one: the accuracy that users see."""
+    top5_taxon: Share
+    """The labeled taxon is among the five most likely."""
+    macro_top1_taxon: Share
+    """Mean of the top-1 of every taxon, so that rare plants count as much as common ones."""
+    ece: Share
+    """Expected calibration error of the most likely taxon's probability; its interval is from draws of plants."""
+    nll: float
+    """Mean negative log-likelihood of the labeled taxon, nats."""
+
+
+class ClassMetrics(msgspec.Struct, frozen=True):
+    """A taxon's row of the per-class table."""
+
+    taxon_id: str
+    scientific_name: str
+    num_pictures: int
+    top1: float
+    top5: float
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """The figures of a network on a split."""
+
+    all: SplitMetrics
+    by_source: dict[str, SplitMetrics]
+    reliability: dict[str, list[ReliabilityBin]]
+    """Reliability diagram of all pictures ("all") and of each source."""
+    risk_coverage: dict[Rank, RiskCoverage]
+    """Risk against coverage at each rank."""
+    confusions: list[Confusion]
+
+
+def measure(found: Predictions, taxonomy: Taxonomy, source_N: Sequence[str]) -> Figures:
+    """Computes the figures of all pictures and of each source."""
+    sources = np.asarray(source_N)
+    by_source = {str(each): found.subset(sources == each) for each in np.unique(sources)}
+    groups = {"all": found} | by_source
+    names = [taxon.scientific_name for taxon in taxonomy.taxa]
+    return Figures(
+        all=split_metrics(found),
+        by_source={name: split_metrics(each) for name, each in by_source.items()},
+        reliability={name: reliability_bins(each.confidence_N, each.hits) for name, each in groups.items()},
+        risk_coverage={rank: risk_coverage(scores) for rank, scores in found.rank_scores.items()},
+        confusions=confusions(found.named_N, found.taxon_labels_N, names, _MOST_CONFUSIONS),
+    )
+
+
+def split_metrics(predictions: Predictions) -> SplitMetrics:
+    """Computes the metrics of a set of pictures.
+
+    Pictures of one plant are answered much alike, so an interval rests on the effective number of plants.
+    """
+    num_pictures = len(predictions.rows)
+    num_plants = effective_number(predictions.plants_N)
+    top1 = predictions.top_k_hits(1)
+    top5 = predictions.top_k_hits(5)
+    macro, interval = macro_top1(top1, predictions.taxon_labels_N, predictions.plants_N)
+    return SplitMetrics(
+        top1_output=share(int((predictions.output_rivals_N < 1).sum()), num_pictures, num_plants),
+        top1_taxon=share(int(top1.sum()), num_pictures, num_plants),
+        top5_taxon=share(int(top5.sum()), num_pictures, num_plants),
+        macro_top1_taxon=Share(macro, num_pictures, interval),
+        ece=calibration_error(predictions.confidence_N, predictions.hits, predictions.plants_N),
+        nll=negative_log_likelihood(predictions.right_N),
+    )
+
+
+def class_metrics(predictions: Predictions, taxonomy: Taxonomy) -> Iterator[ClassMetrics]:
+    """Yields a row for each taxon of the pictures, the one with the lowest accuracy first."""
+    rows = []
+    hits = [predictions.top_k_hits(k) for k in (1, 5)]
+    for index in np.unique(predictions.taxon_labels_N):
+        own = predictions.taxon_labels_N == index
+        taxon = taxonomy.taxa[index]
+        tops = [float(hits_N[own].mean()) for hits_N in hits]
+        rows.append(ClassMetrics(taxon.taxon_id, taxon.scientific_name, int(own.sum()), *tops))
+    yield from sorted(rows, key=lambda row: (row.top1, row.top5, row.scientific_name))
 
 
 class VerdictFigures(msgspec.Struct, frozen=True):
@@ -174,13 +327,12 @@ class ServedAnswers(msgspec.Struct, frozen=True):
 def judge_answers(
     model: AnswerModel,
     known: Outputs,
-    labels_N: Whole,
     *,
     things: Outputs | None = None,
     unknown: Outputs | None = None,
 ) -> ServedAnswers:
     """Measures the answers to pictures of known plants, of things without a plant, and of unknown plants."""
-    scores = known.score(model, labels_N)
+    scores = known.score(model)
     decisions = decide(scores, model)
     return ServedAnswers(
         verdicts=verdict_figures(decisions, scores.right_names(decisions)),
@@ -189,28 +341,3 @@ def judge_answers(
         things=rejection_figures("plant score", scores, things.score(model), model) if things else None,
         unknown=rejection_figures("familiarity", scores, unknown.score(model), model) if unknown else None,
     )
-
-
-def describe_answers(found: ServedAnswers) -> Iterator[str]:
-    """Yields the figures as lines of text."""
-    counts = found.verdicts
-    total = counts.num_pictures
-    yield f"verdicts on {total} pictures, one at a time:"
-    for rank, names in counts.by_rank.items():
-        num_right = round(names.right.value * names.num_named) if names.right else 0
-        yield f"  {rank}: {names.num_named / total:.1%} of {total}, right {share(num_right, total)}"
-    yield f"  uncertain: {counts.num_uncertain / total:.1%}; not a plant: {counts.num_not_a_plant / total:.1%}"
-    for each in found.candidates:
-        yield (
-            f"candidate sets, {each.kind} coverage {each.coverage:.2f}: {each.covered}, "
-            f"mean over taxa {each.macro_covered:.1%}, {each.mean_size:.1f} taxa on average"
-        )
-    for several in found.several_pictures:
-        yield f"{several.num_pictures} pictures of a species at once: top-1 {several.top1}"
-    for name, strangers in (("other things", found.things), ("plants of unknown species", found.unknown)):
-        if strangers is not None:
-            yield (
-                f"{name}: AUROC {strangers.auroc:.3f}, at 95 % of known plants kept {strangers.fpr95} "
-                f"({strangers.score}); named at any rank {strangers.named}, as a species "
-                f"{strangers.named_species}"
-            )
