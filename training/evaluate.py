@@ -1,12 +1,13 @@
 """Program: measures the accuracy of a checkpoint or a bundle on a split, and how often the two agree.
 
 python training/evaluate.py --data DATA --bundle DIR [--checkpoint FILE] [--negatives DIR] [--unknown DIR] [--out DIR]
+python training/evaluate.py --data DATA --bundle NEW --against OLD      # what is lost from one bundle to another
 """
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -17,10 +18,10 @@ explain_missing_packages("make train-env")
 
 import msgspec
 
-from models.atomic_file import as_json, replace_together
+from models.atomic_file import as_json, replace_together, write_json
 from models.bundle import Bundle, load_bundle
 from models.bundle_record import Precision
-from models.errors import DataError
+from models.errors import DataError, some_of
 from models.figures import ClassMetrics, Figures, ServedAnswers, SplitMetrics, class_metrics, judge_answers, measure
 from models.metrics import Share, share
 from models.outputs import Predictions
@@ -37,25 +38,42 @@ from training.toml_file import Section
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
+    from training.comparison import Comparison
     from training.evaluation.pictures import Network, Pixels
 
+COMPARISON_FILE: Final = "comparison.json"
+_MOST_NAMES: Final = 20  # in one line; the JSON has them all
 
-class Evaluate(Section, frozen=True, kw_only=True):
-    """Measures a checkpoint, a bundle, or both."""
+
+class Measuring(Section, frozen=True, kw_only=True):
+    """Options of the programs that measure bundles."""
+
+    shards: str = ""
+    """Folder or URL (s3://, gs://) with the shards of packed data; default: the data folder."""
+    split: Split = "test"
+    """Split whose pictures are used."""
+    trained_on: tuple[Path, ...] = ()
+    """Folders of prepared data that two bundles to compare were trained on, unless that is DATA itself. They show that
+    no picture was trained on."""
+    precision: Precision = "fp32"
+    """Precision of the network; two bundles to compare must both have it."""
+    workers: WholeNumber = 2
+    """Loader processes; 0 loads in the main process."""
+
+
+class Evaluate(Measuring, frozen=True, kw_only=True):
+    """Measures a checkpoint, a bundle, or both; or compares two bundles."""
 
     data: Path
     """Folder written by training/prepare.py."""
-    shards: str = ""
-    """Folder or URL (s3://, gs://) with the shards of packed data; default: the data folder."""
     checkpoint: Path | None = None
     """Checkpoint of training/train.py; measured without calibration and in single precision, at the input size of the
     bundle if --bundle is given too."""
     bundle: Path | None = None
     """Bundle; measured as it is served."""
-    precision: Precision = "fp32"
-    """Precision of the bundle's network."""
-    split: Split = "test"
-    """Split whose pictures are used."""
+    against: Path | None = None
+    """Another bundle: says what is lost from it to --bundle on the pictures of the taxa that both know, and whether
+    training/release.py would refuse that. --out then gets comparison.json alone."""
     other_data: bool = False
     """Measure with data that the network was not trained with, such as another split. Its test pictures may be training
     pictures, so every figure and file name says that it is other data."""
@@ -72,13 +90,76 @@ class Evaluate(Section, frozen=True, kw_only=True):
     suspects: bool = False
     """Also list the training pictures whose label is probably wrong in --out (CSV), and draw the 50 worst. Judged by
     the features of the checkpoint, or of the bundle without one."""
-    workers: WholeNumber = 2
-    """Loader processes; 0 loads in the main process."""
 
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(Evaluate, evaluate, description=__doc__)
+    run_program(Evaluate, lambda command: (compare if command.against else evaluate)(command), description=__doc__)
+
+
+def compare(command: Evaluate) -> "Comparison":
+    """Compares the bundle with another one, says what a promotion would say, and writes it if `out` is given.
+
+    Raises:
+        DataError: There is no bundle to compare, or it shall be measured in another way too.
+    """
+    others = ("checkpoint", "negatives", "unknown", "suspects", "other_data")
+    given = [f"--{name.replace('_', '-')}" for name in others if getattr(command, name)]
+    if command.bundle is None or command.against is None or given:
+        raise DataError(
+            "--against compares two bundles, and measures nothing else",
+            value=", ".join(given) or "no --bundle",
+            remedy="give --bundle NEW --against OLD, and measure the rest without --against",
+        )
+    old, new = (load_bundle(folder) for folder in (command.against, command.bundle))
+    found = compare_bundles(old, new, command, Manifest(command.data, command.shards))
+    for reason in found.refusals:
+        print(f"A promotion would be refused. {reason}")
+    if found.refusals and found.may_be_accepted:
+        print("No large loss is proved: a person may promote it with --accept-uncertain.")
+    if command.out is not None:
+        write_json(command.out / COMPARISON_FILE, found)
+        print(f"Written: {command.out / COMPARISON_FILE}")
+    return found
+
+
+def compare_bundles(
+    old: Bundle, new: Bundle, command: Measuring, manifest: Manifest, num_earlier: int | None = None
+) -> "Comparison":
+    """Compares two bundles and prints the figures; `num_earlier` comparisons on the split came before."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from training import comparison  # loads torch, for which --help does not wait
+
+    found = comparison.compare(
+        old,
+        new,
+        manifest,
+        command.split,
+        trained_on=[Manifest(folder) for folder in command.trained_on],
+        precision=command.precision,
+        workers=command.workers,
+        num_earlier=num_earlier,
+    )
+    pictures = f"{found.micro_top1.num_pictures:,} pictures of {found.num_taxa:,} taxa that both bundles know"
+    print(f"Compared on {pictures} ({found.data}).")
+    if num_earlier:
+        print(f"Comparison {num_earlier + 1} on this split: the more, the likelier that a loss passes by chance.")
+    table = Table("", "old", "new", "loss, points", "95 % interval", "plants")
+    top1 = {"micro top-1": found.micro_top1, "macro top-1": found.macro_top1}
+    for name, lost in (top1 | msgspec.structs.asdict(found.answers)).items():
+        if lost is None:
+            table.add_row(name, "not judged")
+            continue
+        loss, low, high = (f"{100 * value:+.2f}" for value in (lost.loss, *lost.loss_interval_95))
+        table.add_row(name, f"{lost.old:.1%}", f"{lost.new:.1%}", loss, f"{low} to {high}", f"{lost.num_plants:,}")
+    Console().print(table)
+    for title, names in (("New", found.added_taxa), ("Gone", found.removed_taxa)):
+        print(f"{title} taxa ({len(names):,}): {some_of(names, _MOST_NAMES) or 'none'}.")
+    if found.num_left_out:
+        print(f"{found.num_left_out:,} pictures were left out: a bundle does not know their taxon.")
+    return found
 
 
 class Subject(msgspec.Struct, frozen=True):

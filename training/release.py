@@ -1,7 +1,6 @@
-"""Program: compares bundles, and decides which one answers.
+"""Program: decides which bundle answers, by `training/evaluate.py --bundle NEW --against OLD`.
 
 Commands:
-  python training/release.py compare OLD NEW --data DATA            measures both on one frozen set of pictures
   python training/release.py promote BUNDLE REGISTRY --data DATA    makes it the current bundle, if it is not worse
   python training/release.py rollback REGISTRY                      goes back to the bundle before it
   python training/release.py list REGISTRY                          lists the bundles and the history
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -31,48 +30,15 @@ from rich.table import Table
 
 from models.atomic_file import ABANDONED_S, locked, remove_leftovers, replaced, sync, write_bytes, write_json
 from models.bundle import BUNDLE_FILE, Bundle, file_sha256, load_bundle
-from models.bundle_record import Precision
-from models.errors import BundleError, DataError, some_of
+from models.errors import BundleError, DataError
+from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.recipe import WholeNumber
+from training.evaluate import Measuring, compare_bundles
 from training.toml_file import Section
-
-if TYPE_CHECKING:
-    from training.comparison import Comparison
 
 CURRENT: Final = "current"
 HISTORY_FILE: Final = "history.jsonl"
 _DRAFT: Final = ".draft-"
-_MOST_NAMES: Final = 20  # in one line; the JSON has them all
-
-
-class Measuring(Section, frozen=True, kw_only=True):
-    """Options of the commands that compare."""
-
-    shards: str = ""
-    """Folder or URL (s3://, gs://) with the shards of packed data; default: the data folder."""
-    split: Split = "test"
-    """Split with the frozen set."""
-    trained_on: tuple[Path, ...] = ()
-    """Folders of prepared data that the bundles were trained on, unless that is DATA itself. They show that no picture
-    of the set was trained on."""
-    precision: Precision = "fp32"
-    """Networks to compare; both bundles must have it."""
-    workers: WholeNumber = 2
-    """Loader processes; 0 loads in the main process."""
-
-
-class Compare(Measuring, frozen=True, kw_only=True):
-    """Compares two bundles on the pictures of the taxa that both know."""
-
-    old: tyro.conf.Positional[Path]
-    """Bundle to compare with."""
-    new: tyro.conf.Positional[Path]
-    """Bundle to judge."""
-    data: Path
-    """Folder written by training/prepare.py, with pictures that neither bundle was trained on."""
-    out: Path | None = None
-    """JSON file for the comparison."""
 
 
 class Promote(Measuring, frozen=True, kw_only=True):
@@ -110,26 +76,19 @@ class List(Section, frozen=True, kw_only=True):
     """Folder of the registry."""
 
 
-Command = Compare | Promote | Rollback | List
+Command = Promote | Rollback | List
 
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
+    if sys.argv[1:2] == ["compare"]:
+        raise SystemExit("compare OLD NEW has become: python training/evaluate.py --bundle NEW --against OLD")
     run_program(Command, run, description=__doc__)
 
 
 def run(command: Command) -> None:
     """Runs one command; a promotion that is refused is a BundleError."""
     match command:
-        case Compare() as command:
-            found = _compare(load_bundle(command.old), load_bundle(command.new), command, command.data)
-            for reason in found.refusals:
-                print(f"A promotion would be refused. {reason}")
-            if found.refusals and found.may_be_accepted:
-                print("No large loss is proved: a person may promote it with --accept-uncertain.")
-            if command.out is not None:
-                write_json(command.out, found)
-                print(f"Written: {command.out}")
         case Promote() as command:
             promote(command)
         case Rollback() as command:
@@ -163,7 +122,9 @@ def promote(command: Promote) -> None:
             remedy="give prepared data that neither was trained on, with --data DATA",
         )
     else:
-        found = _compare(load_bundle(registry.folder / before), new, command, command.data, registry)
+        manifest = Manifest(command.data, command.shards)
+        num_earlier = registry.count_comparisons(manifest.sha256, command.split)
+        found = compare_bundles(load_bundle(registry.folder / before), new, command, manifest, num_earlier)
         report = f"reports/{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{entry_name(new)}.json"
         write_json(registry.folder / report, found)
         accepted = command.accept_uncertain.strip() if found.refusals and found.may_be_accepted else ""
@@ -197,44 +158,6 @@ def list_registry(registry: "Registry") -> None:
     for change in registry.history():
         accepted = f" (accepted: {change.accepted})" if change.accepted else ""
         print(f"{change.time} {change.action}: {change.before or 'none'} -> {change.after}{accepted}")
-
-
-def _compare(
-    old: Bundle, new: Bundle, command: Measuring, data: Path, registry: "Registry | None" = None
-) -> "Comparison":
-    """Compares two bundles and prints the figures."""
-    from training.comparison import compare  # loads torch, for which --help does not wait
-    from training.dataset.manifest import Manifest
-
-    manifest = Manifest(data, command.shards)
-    found = compare(
-        old,
-        new,
-        manifest,
-        command.split,
-        trained_on=[Manifest(folder) for folder in command.trained_on],
-        precision=command.precision,
-        workers=command.workers,
-        num_earlier=registry.count_comparisons(manifest.sha256, command.split) if registry else None,
-    )
-    pictures = f"{found.micro_top1.num_pictures:,} pictures of {found.num_taxa:,} taxa that both bundles know"
-    print(f"Compared on {pictures} ({found.data}).")
-    if found.num_earlier:
-        print(f"Comparison {found.num_earlier + 1} on this split: the more, the likelier that a loss passes by chance.")
-    table = Table("", "old", "new", "loss, points", "95 % interval", "plants")
-    top1 = {"micro top-1": found.micro_top1, "macro top-1": found.macro_top1}
-    for name, share in (top1 | msgspec.structs.asdict(found.answers)).items():
-        if share is None:
-            table.add_row(name, "not judged")
-            continue
-        loss, low, high = (f"{100 * value:+.2f}" for value in (share.loss, *share.loss_interval_95))
-        table.add_row(name, f"{share.old:.1%}", f"{share.new:.1%}", loss, f"{low} to {high}", f"{share.num_plants:,}")
-    Console().print(table)
-    for title, names in (("New", found.added_taxa), ("Gone", found.removed_taxa)):
-        print(f"{title} taxa ({len(names):,}): {some_of(names, _MOST_NAMES) or 'none'}.")
-    if found.num_left_out:
-        print(f"{found.num_left_out:,} pictures were left out: a bundle does not know their taxon.")
-    return found
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}, omit_defaults=True):

@@ -1,3 +1,4 @@
+import json
 import threading
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from models.session import OnnxSession
 from tests.models.tiny import bundle_record, genus_only, species, taxonomy_of
 from tests.training.color_bundles import good_weights, prepare_flowers, seal_color_bundle
 from tests.training.small import prepare_folder, write_data
+from training import evaluate
 from training.comparison import (
     MOST_LOSS,
     UNKNOWN_TAXON,
@@ -29,6 +31,7 @@ from training.comparison import (
     micro_share,
 )
 from training.dataset.manifest import Manifest
+from training.evaluate import Evaluate
 from training.evaluation.pairs import paired_loss
 
 
@@ -68,6 +71,21 @@ def held_out_in(manifest, record, trained_on=(), split="test"):
 
 def trained_with(sha256):
     return bundle_record(manifest_sha256=sha256)
+
+
+def test_a_comparison_says_what_a_promotion_would_say(bad, good, flowers, tmp_path, capsys):
+    command = Evaluate(data=flowers, bundle=good.folder, against=bad.folder, out=tmp_path / "out", workers=0)
+    evaluate.compare(command)
+    facts = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert (facts["old"], facts["new"], facts["micro_top1"]["new"]) == ("colors 1", "colors 2", pytest.approx(1))
+    printed = capsys.readouterr().out
+    assert "micro top-1" in printed
+    assert "would be refused" not in printed
+    evaluate.compare(replace(command, bundle=bad.folder, against=good.folder))
+    assert capsys.readouterr().out.count("A promotion would be refused.") == 4
+    for wrong in (replace(command, bundle=None), replace(command, negatives=tmp_path)):
+        with pytest.raises(DataError, match="--bundle NEW --against OLD"):
+            evaluate.compare(wrong)
 
 
 def test_better_bundle_may_be_promoted(bad, good, manifest):
