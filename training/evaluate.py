@@ -103,12 +103,11 @@ def compare(command: Evaluate) -> "Comparison":
     Raises:
         DataError: There is no bundle to compare, or it shall be measured in another way too.
     """
-    others = ("checkpoint", "negatives", "unknown", "suspects", "other_data")
-    given = [f"--{name.replace('_', '-')}" for name in others if getattr(command, name)]
-    if command.bundle is None or command.against is None or given:
+    others = command.checkpoint or command.negatives or command.unknown or command.suspects
+    if command.bundle is None or command.against is None or others:
         raise DataError(
             "--against compares two bundles, and measures nothing else",
-            value=", ".join(given) or "no --bundle",
+            value="no --bundle" if command.bundle is None else others,
             remedy="give --bundle NEW --against OLD, and measure the rest without --against",
         )
     old, new = (load_bundle(folder) for folder in (command.against, command.bundle))

@@ -3,7 +3,7 @@
 Letters in names: N calibration plants, one picture each; M other pictures; T taxa.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
@@ -74,6 +74,18 @@ class TableData(msgspec.Struct, frozen=True):
         counts_T = np.bincount(self.trained_N, minlength=len(self.taxonomy.taxa)).clip(1)
         return np.asarray(counts_T / counts_T.sum())
 
+    @property
+    def fitted_on(self) -> FittedOn:
+        """What the bundle says of all this."""
+        return FittedOn(
+            data=self.data,
+            date=datetime.now(UTC).date().isoformat(),
+            num_plants=len(self.calibration.logits),
+            num_pictures=self.num_pictures,
+            num_negatives=0 if self.negatives is None else len(self.negatives.logits),
+            num_strangers=0 if self.unknown_plants is None else len(self.unknown_plants.outputs.logits),
+        )
+
 
 class Fitted(msgspec.Struct, frozen=True):
     """What was fitted to a network file."""
@@ -98,6 +110,11 @@ class _Seen(NamedTuple):
 
     found: Predictions
     features: Floats
+
+    @classmethod
+    def of(cls, outputs: Outputs, model: AnswerModel) -> "_Seen":
+        """Reads the outputs for some pictures."""
+        return cls(outputs.score(model), outputs.features[:])
 
     @property
     def inputs(self) -> HeadInputs:
@@ -127,20 +144,21 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
     unknown_plants = data.unknown_plants
     tables = Calibration(features=fit_features(data.training.features, data.trained_N, taxonomy.genera))
     model = AnswerModel(taxonomy, temperature, calibration=tables)
-    known = _see(model, data.calibration)
-    validation = None if data.validation is None else _see(model, data.validation)
-    head = things = None
+    known = _Seen.of(data.calibration, model)
+    validation = None if data.validation is None else _Seen.of(data.validation, model)
+    rejecting = None
     if validation is not None and data.negatives is not None:
-        things = _see(model, data.negatives)
+        things = _Seen.of(data.negatives, model)
         head = fit_head(validation.inputs, things.inputs, data.negative_groups)
         tables = replace(tables, plant_head=head.head)
+        rejecting = head, things
     others: Predictions | None
     if validation is not None and unknown_plants is not None:
         tables, others, judged_M = _fit_known_head(tables, model, unknown_plants, validation)
     else:
         tables, others, judged_M = _fit_familiarity(tables, model, data.calibration, known, np.unique(data.trained_N))
     plants = known.scores(tables)
-    cutoffs = Cutoffs(0.0 if head is None else head.cutoff, familiar_cutoff(_familiarity(plants), judged_M))
+    cutoffs = Cutoffs(rejecting[0].cutoff if rejecting else 0.0, familiar_cutoff(_familiarity(plants), judged_M))
     kept_N = _kept(plants, cutoffs)
     named = plants.subset(kept_N)
     strangers = None
@@ -163,20 +181,37 @@ def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float])
         thresholds=thresholds.thresholds,
         promises=thresholds.promises,
         calibration=replace(
-            tables, **_candidate_tables(plants, mistaken_T, prior_T), cutoffs=cutoffs, fitted_on=_fitted_on(data)
+            tables, **_candidate_tables(plants, mistaken_T, prior_T), cutoffs=cutoffs, fitted_on=data.fitted_on
         ),
         place=place,
         look_alikes=look_alikes(plants, taxonomy),
         mistaken=_mistaken(thresholds, mistaken_T, taxonomy),
     )
-    metrics = [] if unknown_plants is not None else _left_out_metrics(data.data, plants, others, model)
-    if head is not None and things is not None:
-        metrics += _negatives_metrics(data.negatives_data, head, things.scores(tables), model)
-    return Fitted(model, thresholds, tuple(metrics), place_top1)
+    return Fitted(model, thresholds, tuple(_metrics(data, plants, others, rejecting, model)), place_top1)
 
 
-def _see(model: AnswerModel, outputs: Outputs) -> _Seen:
-    return _Seen(outputs.score(model), outputs.features[:])
+def _metrics(
+    data: TableData,
+    plants: Predictions,
+    others: Predictions | None,
+    rejecting: tuple[FittedHead, _Seen] | None,
+    model: AnswerModel,
+) -> Iterator[Metric]:
+    """Follows plants as if their taxa were unknown, and pictures without a plant, to their verdicts."""
+    if data.unknown_plants is None and others is not None:
+        about = f"{data.data}, each plant as if its taxon were unknown"
+        figures = rejection_figures("familiarity", plants, others, model)
+        yield metric("left_out_auroc", figures.auroc, about, len(others.rows))
+        yield metric("left_out_named_species", figures.named_species, about)
+    if rejecting is not None:
+        head, things = rejecting
+        # The plant scores are those of the fits that left them out.
+        about = f"{data.negatives_data}, each left out of the fit that judges it"
+        decisions = decide(replace(things.scores(model.calibration), plant_N=head.other_M), model)
+        number = len(things.features)
+        yield metric("things_auroc", head.auroc, about, number)
+        yield metric("things_accepted", share(number - decisions.count("not_a_plant"), number), about)
+        yield metric("things_named", share(int(decisions.named_N.sum()), number), about)
 
 
 def _familiarity(found: Predictions) -> Floats:
@@ -249,39 +284,3 @@ def _mistaken(thresholds: FittedThresholds, mistaken_T: Flags, taxonomy: Taxonom
         return None
     ids = tuple(taxonomy.taxa[position].taxon_id for position in np.flatnonzero(mistaken_T))
     return MistakenTaxa(ids, fitted.threshold, fitted.promise)
-
-
-def _fitted_on(data: TableData) -> FittedOn:
-    return FittedOn(
-        data=data.data,
-        date=datetime.now(UTC).date().isoformat(),
-        num_plants=len(data.calibration.logits),
-        num_pictures=data.num_pictures,
-        num_negatives=0 if data.negatives is None else len(data.negatives.logits),
-        num_strangers=0 if data.unknown_plants is None else len(data.unknown_plants.outputs.logits),
-    )
-
-
-def _left_out_metrics(data: str, plants: Predictions, others: Predictions | None, model: AnswerModel) -> list[Metric]:
-    """Follows calibration plants to their verdicts as if their taxa were unknown; nothing if there are none."""
-    if others is None:
-        return []
-    data = f"{data}, each plant as if its taxon were unknown"
-    figures = rejection_figures("familiarity", plants, others, model)
-    return [
-        metric("left_out_auroc", figures.auroc, data, len(others.rows)),
-        metric("left_out_named_species", figures.named_species, data),
-    ]
-
-
-def _negatives_metrics(data: str, head: FittedHead, found: Predictions, model: AnswerModel) -> list[Metric]:
-    """Follows pictures without a plant to their verdicts, with the plant scores of the fits that left them out."""
-    data = f"{data}, each left out of the fit that judges it"
-    decisions = decide(replace(found, plant_N=head.other_M), model)
-    number = len(found.rows)
-    accepted = share(number - decisions.count("not_a_plant"), number)
-    return [
-        metric("things_auroc", head.auroc, data, number),
-        metric("things_accepted", accepted, data),
-        metric("things_named", share(int(decisions.named_N.sum()), number), data),
-    ]

@@ -90,7 +90,7 @@ def test_inputs_and_outputs_are_float32_with_the_same_names(written, single):
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_logits_are_close_to_fp32_for_any_batch(written, single, learned, batch):
-    pixels = np.concatenate([next(learned.pixels())[:1]] * batch)
+    pixels = np.concatenate([next(learned.pixels([]))[:1]] * batch)
     for half, whole in zip(OnnxSession(written).run(pixels), OnnxSession(single).run(pixels), strict=True):
         assert half.shape == whole.shape
         assert half.dtype == np.float32
@@ -109,7 +109,7 @@ def test_weights_are_half_and_operators_compute_in_half(single, tmp_path):
 
 def test_the_rounded_network_rounds_every_tensor(single, learned, tmp_path):
     write_rounded(single, tmp_path / "rounded.onnx")
-    pixels = next(learned.pixels())[:1]
+    pixels = next(learned.pixels([]))[:1]
     for answer in OnnxSession(tmp_path / "rounded.onnx").run(pixels):
         assert np.array_equal(answer, answer.astype(np.float16).astype(np.float32))
     rounded, whole = (OnnxSession(path).run(pixels).logits for path in (tmp_path / "rounded.onnx", single))
