@@ -81,8 +81,6 @@ Command = Promote | Rollback | List
 
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    if sys.argv[1:2] == ["compare"]:
-        raise SystemExit("compare OLD NEW has become: python training/evaluate.py --bundle NEW --against OLD")
     run_program(Command, run, description=__doc__)
 
 
