@@ -83,6 +83,17 @@ def _close_generators(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
+def end_process(code: int) -> NoReturn:
+    """Ends the process without the interpreter's own exit, which aborts it (-6) while a network is opened or freed.
+
+    The interpreter ends each daemon thread that comes back from a call, and C++ code on the stack of that thread does
+    not allow it.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def tell_next(what: str) -> None:
     """Prints what to do next, unless `training/flora.py` started this program: it does that itself."""
     if STARTED_BY_FLORA not in os.environ:

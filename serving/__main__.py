@@ -5,16 +5,15 @@ progress and exits with code 0, `--shutdown-s` seconds after the signal at the l
 wait. SIGHUP reloads the bundle.
 """
 
-import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from models.program import clear_errors, explain_missing_packages
+from models.program import clear_errors, end_process, explain_missing_packages
 
 explain_missing_packages("make serve")
 
@@ -51,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with clear_errors():
             _serve(settings)
     except SystemExit as ended:
-        _end_process(int(ended.code or 0))
-    _end_process(0)
+        end_process(int(ended.code or 0))
+    end_process(0)
 
 
 def _serve(settings: Settings) -> None:
@@ -140,16 +139,7 @@ def _url(host: str, port: int) -> str:
 
 
 def _exit(_signal: int, _frame: FrameType | None) -> None:
-    _end_process(0)
-
-
-def _end_process(code: int) -> NoReturn:
-    """Ends the process without the interpreter's own exit, which aborts it (code -6) during a reload.
-
-    The interpreter ends each daemon thread that comes back from a call, here from opening or running a network, and C++
-    code on the stack of that thread does not allow it.
-    """
-    os._exit(code)
+    end_process(0)
 
 
 if __name__ == "__main__":

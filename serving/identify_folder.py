@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from models.program import clear_errors, explain_missing_packages, read_flags
+from models.program import clear_errors, end_process, explain_missing_packages, read_flags
 from serving.folder import Outcome
 
 explain_missing_packages("make serve")
@@ -39,4 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SystemExit as ended:
+        end_process(int(ended.code or 0))

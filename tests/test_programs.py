@@ -52,7 +52,7 @@ OUT_OF_RANGE = [
 @pytest.fixture
 def ended(monkeypatch, capsys, handlers):
     """Runs the main function of a module; returns its exit code and what it wrote to standard error."""
-    monkeypatch.setattr("serving.__main__._end_process", sys.exit)  # ends the process at once
+    monkeypatch.setattr("serving.__main__.end_process", sys.exit)  # ends the process at once
 
     def run(module, *words):
         monkeypatch.setattr(sys, "argv", ["program", *words])

@@ -4,6 +4,7 @@ import random
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from functools import partial
@@ -14,6 +15,7 @@ import pytest
 from models.ranking import NAMES_ARE_GUESSES
 from serving.folder import Outcome, run
 from serving.identify_folder import main
+from tests.make import ran
 from tests.serving.folder import photograph_folder
 from tests.serving.folder.photograph_folder import draw_photographs, identify, parts, rows_of
 from tests.serving.tiny import BLUE, GREEN, RED
@@ -58,6 +60,14 @@ def test_program_answers_and_says_what_it_did(start, photographs, out):
     assert code == Outcome.COMPLETE, said
     assert f"60 rows, 0 failed: {out}/results.csv" in said.splitlines()
     assert len(rows_of(out)) == NUM_PHOTOGRAPHS
+
+
+def test_the_program_ends_without_the_exit_of_the_interpreter():
+    """A thread that frees a network then would abort it."""
+    program = "atexit.register(print, 'exit'); runpy.run_module('serving.identify_folder', run_name='__main__')"
+    ended = ran(sys.executable, "-c", f"import atexit, runpy; {program}", "--help")
+    assert (ended.returncode, ended.stdout.endswith("exit\n")) == (0, False)
+    assert "serving.identify_folder" in ended.stdout
 
 
 def test_a_signal_ends_the_run_and_the_same_command_continues(start, photographs, out):
