@@ -2,6 +2,7 @@ import csv
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from models.errors import DataError
 from models.outputs import Outputs
@@ -40,7 +41,8 @@ def mislabel(taxa, plants, num_plants):
 
 def judged(features, labels, plants):
     no_logits = np.zeros((len(labels), 0), np.float32)
-    return judge_labels(Outputs(no_logits, features, labels, plants=plants), TAXONOMY)
+    turned = replace(TAXONOMY, outputs=TAXONOMY.outputs[::-1])
+    return judge_labels(Outputs(no_logits, features, NUM_TAXA - 1 - labels, plants=plants), turned)
 
 
 def test_planted_mislabels_are_at_the_top_of_the_list_with_the_right_suggestion():

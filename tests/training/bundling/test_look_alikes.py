@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from models.outputs import Outputs
 from models.scoring import AnswerModel
 from tests.models.tiny import genus_only, species, taxonomy_of
-from tests.training.bundling.drawn_outputs import NUM_FEATURES, table_data
 from training.bundling.mistakes import look_alikes
-from training.bundling.tables import fit_tables
 
 NAMES = ("Toxicodendron radicans", "Parthenocissus quinquefolia", "Vitis riparia", "Planta una", "Planta altera")
 IVY, CREEPER, GRAPE, UNA, ALTERA = NAMES
@@ -55,12 +52,3 @@ def test_a_genus_is_no_look_alike_of_its_own_species():
     crocuses = taxonomy_of(species("Crocus vernus"), genus_only("Crocus"), species("Colchicum autumnale"))
     taken = {("Crocus vernus", "Crocus"): 5, ("Colchicum autumnale", "Crocus"): 5}
     assert found(taken, taxonomy=crocuses) == {"Crocus": ["Colchicum autumnale"], "Colchicum autumnale": ["Crocus"]}
-
-
-def test_the_tables_of_a_network_have_those_of_their_calibration_plants():
-    labels = np.repeat(np.arange(20), 10)
-    ranked_first = np.where(np.arange(200) % 10 < 3, labels // 2 * 2, labels)  # each odd taxon: 3 as the even one
-    features = np.random.default_rng(0).normal(size=(200, NUM_FEATURES)).astype(np.float32)
-    outputs = Outputs(9 * np.eye(20, dtype=np.float32)[ranked_first], features, labels)
-    data = replace(table_data(with_negatives=False), calibration=outputs)
-    assert fit_tables(data, 1.0, {}).model.look_alikes == {at: (at ^ 1,) for at in range(20)}

@@ -11,11 +11,8 @@ from models.answer import Question, answer_plant
 from models.calibration import conformal_table_of
 from models.outputs import Outputs
 from models.place import PlaceModel, Where
-from models.ranking import Promises
 from models.scoring import AnswerModel
 from tests.models.tiny import species, taxonomy_of
-from tests.training.bundling.drawn_outputs import draw_plants, table_data
-from tests.training.bundling.test_unknown_plants import drawn_strangers
 from tests.training.small import write_data
 from training.bundling.place import (
     MOST_LOST,
@@ -30,7 +27,6 @@ from training.bundling.place import (
     place_metrics,
     records_of,
 )
-from training.bundling.tables import fit_tables
 from training.bundling.thresholds import fit_thresholds
 from training.dataset.manifest import Manifest
 
@@ -130,29 +126,6 @@ def test_fitted_tables_are_those_of_answers_with_a_place():
     )
     assert (found.rule.thresholds, found.rule.promises) == (of_kept.thresholds, of_kept.promises)
     assert of_kept.thresholds != of_all.thresholds
-
-
-def at_two_places():
-    """Calibration plants of each taxon at one of two places."""
-    plants = draw_plants(60, seed=1)
-    records = Records(plants.labels, np.full(1200, 45.0), plants.labels % 2 * 90.0, np.zeros(1200, np.int64))
-    place = PlaceData(count_records(records, NUM_TAXA, 10.0), records, np.ones(1200, bool))
-    return {"calibration": plants, "place": place}
-
-
-def test_the_promise_with_a_place_counts_strangers_too():
-    """No head can tell these from plants. Of the plants alone, the names would keep a promise (see the next test)."""
-    given = at_two_places()
-    alike = replace(drawn_strangers(1), outputs=given["calibration"].choose(np.arange(0, 1200, 2)))
-    found = fit_tables(table_data(**given, unknown_plants=alike), 1.0, {}).model.place
-    assert (found.rule.thresholds.species, found.rule.promises.species) == (1.0, None)
-
-
-def test_plants_that_prove_nothing_give_answers_with_a_place_no_promise():
-    data = table_data(with_negatives=False, **at_two_places())
-    same, other = (fit_tables(replace(data, proves=proves), 1.0, {}).model.place for proves in (True, False))
-    assert same.rule.promises.species is not None
-    assert other.rule == replace(same.rule, promises=Promises())
 
 
 @pytest.mark.parametrize("lost", [0.0, MOST_LOST, 2 * MOST_LOST])

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from models.answer import Question, answer_plant
 from models.outputs import Outputs
-from models.ranking import Promises, output_probabilities, taxon_probabilities
+from models.ranking import output_probabilities, taxon_probabilities
 from tests.models.tiny import taxonomy_of
 from tests.training.bundling.drawn_outputs import (
     NOISE,
@@ -194,41 +194,6 @@ def test_candidate_sets_hold_the_right_taxon_as_often_as_asked(fitted):
         for answer, label in zip(found, plants.labels, strict=True)
     ]
     assert np.mean(held) == pytest.approx(0.9, abs=0.04)
-
-
-def test_without_pictures_of_other_things_nothing_is_said_about_them():
-    fitted = fit_tables(table_data(with_negatives=False), 1.0, {})
-    assert set(figures_of(fitted)) == {"left_out_auroc", "left_out_named_species"}
-    tables = fitted.model.calibration
-    assert (tables.plant_head, tables.cutoffs.plant, tables.fitted_on.num_negatives) == (None, 0, 0)
-    assert answers(fitted, draw_things(3, seed=1))[0].plant_score is None
-
-
-def test_plants_that_prove_nothing_give_the_same_thresholds_without_a_promise():
-    same, other = (
-        fit_tables(table_data(with_negatives=False, proves=proves), 1.0, {}).model for proves in (True, False)
-    )
-    assert same.promises.species is not None
-    assert (other.promises, other.thresholds) == (Promises(), same.thresholds)
-
-
-def test_wrong_names_below_the_cutoff_do_not_cost_the_others_their_promise():
-    """400 plants get the right name, and 100 that look like the mean thing a wrong one; all with a score of 1."""
-    plants = draw_plants(20, seed=1)
-    named = np.append(plants.labels, np.arange(100) % 20)
-    features = np.concatenate([plants.features, np.full((100, NUM_FEATURES), 0.7, np.float32)])
-    labels = np.append(plants.labels, (named[400:] + 1) % 20)
-    sure = Outputs(40 * np.eye(20, dtype=np.float32)[named], features, labels)
-    both = fit_tables(table_data(calibration=sure), 1.0, {})
-    assert both.thresholds.promises.species is not None
-    all_kept = fit_tables(table_data(calibration=sure, with_negatives=False), 1.0, {})
-    assert all_kept.thresholds.promises.species is None
-
-
-def test_the_fit_says_when_and_on_what(fitted):
-    facts = fitted.model.calibration.fitted_on
-    assert (facts.data, facts.num_plants, facts.num_pictures, facts.num_negatives) == ("drawn", 800, 900, 300)
-    assert len(facts.date) == len("2026-11-22")
 
 
 def test_a_taxon_without_training_pictures_has_a_prior():

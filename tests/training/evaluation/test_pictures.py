@@ -2,8 +2,11 @@ import threading
 from unittest.mock import Mock
 
 import numpy as np
+import pytest
+from msgspec.structs import replace
 
 from models.cores import cores
+from models.errors import DataError
 from models.session import NetworkOutput
 from tests.models.pictures import SPEC
 from training.evaluation import pictures
@@ -46,6 +49,20 @@ def test_a_network_in_bfloat16_computes_so_and_on_all_cores(monkeypatch):
     bundle = Mock()
     assert list(pictures.bundle_network(bundle, "bf16")([])) == []
     session.assert_called_once_with(bundle.network_path("bf16"), bf16=True, num_threads=1, num_runs=cores())
+
+
+def test_of_files_that_cannot_be_read_there_are_no_outputs(manifest, tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    files = pictures.PictureFiles((manifest.path(0), tmp_path / "broken.png", manifest.path(1)), SPEC, least=2)
+
+    def means(batches):
+        for batch in batches:
+            yield NetworkOutput(batch.mean(axis=(2, 3)), batch[:, 0, 0])
+
+    found = pictures.run(means, files, with_logits=False)
+    assert (found.rows.tolist(), found.logits.shape, len(found.features)) == ([0, 2], (2, 0), 2)
+    with pytest.raises(DataError, match="2 of 3"):
+        pictures.run(means, replace(files, least=3))
 
 
 def test_many_pictures_are_counted_on_standard_error_while_they_run(manifest, monkeypatch, capsys):
