@@ -6,7 +6,7 @@
         answer = client.identify("leaf.jpg", "flower.jpg")
     print(answer.verdict.name, answer.verdict.score)
 
-Needs httpx (extra `client`). `AsyncClient` is the same with `await`.
+Needs httpx2 (extra `client`). `AsyncClient` is the same with `await`.
 """
 
 from serving.client.clients import AsyncClient, Client, ServiceRefusal, ServiceUnreachable

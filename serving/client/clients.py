@@ -15,7 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-import httpx
+import httpx2
 import msgspec
 
 from models.errors import BotanifyError, InputError, PictureError, without_password
@@ -27,7 +27,7 @@ EVERYTHING: Final = Parameters()
 Picture = bytes | str | Path
 """The bytes of a picture file, or its path."""
 _MOST_QUESTIONS: Final = 64  # at the same time: each has a connection, and its pictures in memory
-_LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=_MOST_QUESTIONS, keepalive_expiry=60)
+_LIMITS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=_MOST_QUESTIONS, keepalive_expiry=60)
 _MOST_BYTES: Final = 16_000_000  # far more than the names of 50 taxa and 100 candidates take
 _MOST_PICTURE_BYTES: Final = 100_000_000  # as in folders; /dev/zero has no end
 _READ_HEADERS: Final = (b"location", b"retry-after")
@@ -93,9 +93,9 @@ class AsyncClient:
         self._max_side_px = max_side_px
         try:
             # `_ask` has the time limit; a machine that does not take the connection is not there, and asked again.
-            timeout = httpx.Timeout(None, connect=_CONNECT_S)
-            self._http = httpx.AsyncClient(limits=_LIMITS, mounts=_WITHOUT_PROXY, timeout=timeout)
-        except (httpx.InvalidURL, ValueError, ImportError) as error:  # ImportError: SOCKS needs another package
+            timeout = httpx2.Timeout(None, connect=_CONNECT_S)
+            self._http = httpx2.AsyncClient(limits=_LIMITS, mounts=_WITHOUT_PROXY, timeout=timeout)
+        except (httpx2.InvalidURL, ValueError, ImportError) as error:  # ImportError: SOCKS needs another package
             limit = "an address with http:// or https://"
             remedy = "correct HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
             raise InputError("a proxy of the environment cannot be used", limit=limit, remedy=remedy) from error
@@ -141,10 +141,10 @@ class AsyncClient:
         failure: BotanifyError
         for attempt in itertools.count():
             left_s = end - _now()
-            request = httpx.Request(
+            request = httpx2.Request(
                 "POST",
                 f"{str(self._url).rstrip('/')}/identify",
-                params=httpx.QueryParams(tuple(query_of(parameters))),
+                params=httpx2.QueryParams(tuple(query_of(parameters))),
                 headers={
                     **self._headers,
                     "Accept-Encoding": "identity",
@@ -160,7 +160,7 @@ class AsyncClient:
                     f"{shown} did not answer in time (limit {self._timeout_s:g} s): allow more time, or send smaller "
                     "pictures."
                 ) from None
-            except httpx.RequestError as error:
+            except httpx2.RequestError as error:
                 num_unreached += 1
                 failure, pause_s = _unreachable(error, shown)
             else:
@@ -178,7 +178,7 @@ class AsyncClient:
             await _sleep(pause_s + _chance(0.0, longest_s))
         raise failure
 
-    async def _send(self, request: httpx.Request) -> httpx.Response:
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Sends a request, and reads no more than an answer takes; what was packed unasked is not unpacked."""
         content = bytearray()
         async with aclosing(await self._http.send(request, stream=True)) as response:
@@ -187,7 +187,7 @@ class AsyncClient:
                 if len(content) > _MOST_BYTES:
                     break
         headers = [header for header in response.headers.raw if header[0].lower() in _READ_HEADERS]
-        return httpx.Response(response.status_code, headers=headers, content=bytes(content))
+        return httpx2.Response(response.status_code, headers=headers, content=bytes(content))
 
     def _read(self, pictures: tuple[Picture, ...]) -> list[bytes]:
         data = [each if isinstance(each, bytes) else _picture_at(Path(each)) for each in pictures]
@@ -281,10 +281,10 @@ def query_of(parameters: Parameters) -> list[tuple[str, str]]:
     return found
 
 
-def checked_url(text: str) -> httpx.URL:
+def checked_url(text: str) -> httpx2.URL:
     """Returns the address of a service; one that is not of HTTP, or has a query or a fragment, is an InputError."""
-    with suppress(httpx.InvalidURL, ValueError):  # ValueError: a host name that IDNA does not allow
-        url = httpx.URL(text)
+    with suppress(httpx2.InvalidURL, ValueError):  # ValueError: a host name that IDNA does not allow
+        url = httpx2.URL(text)
         is_plain = url.scheme in {"http", "https"} and not url.query and not url.fragment
         if is_plain and url.host and 0 < (url.port or 80) < 65_536:
             return url
@@ -335,9 +335,9 @@ def _picture_at(path: Path) -> bytes:
     return data
 
 
-def _unreachable(error: httpx.RequestError, url: str) -> tuple[BotanifyError, float]:
+def _unreachable(error: httpx2.RequestError, url: str) -> tuple[BotanifyError, float]:
     """Returns the error of an attempt without an answer, and the least time before another; infinite if none helps."""
-    cannot_be_sent = isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
+    cannot_be_sent = isinstance(error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError)
     # The text about a request that cannot be sent can hold its headers, and so the key.
     reason = type(error).__name__ if cannot_be_sent or not str(error) else error
     failure = ServiceUnreachable(
@@ -346,13 +346,13 @@ def _unreachable(error: httpx.RequestError, url: str) -> tuple[BotanifyError, fl
     return failure, math.inf if cannot_be_sent else 0.0
 
 
-def _decoded(kind: type[_Document], response: httpx.Response) -> _Document | None:
+def _decoded(kind: type[_Document], response: httpx2.Response) -> _Document | None:
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # what msgspec raises for odd bytes
         return msgspec.json.decode(response.content, type=kind)
     return None
 
 
-def _problem(response: httpx.Response, url: str) -> Problem:
+def _problem(response: httpx2.Response, url: str) -> Problem:
     """Returns the problem document of a refusal, or that of a response that is not from the service, but a proxy's."""
     if problem := _decoded(Problem, response):
         return problem
@@ -361,8 +361,8 @@ def _problem(response: httpx.Response, url: str) -> Problem:
     detail = f"{url} answered {status} {phrase}, but not as botanify does: check the address, and any proxy before it."
     if response.has_redirect_location:  # to follow it could send the key and the pictures to somebody else
         place = response.headers["Location"]
-        with suppress(httpx.InvalidURL, ValueError):
-            found = httpx.URL(f"{url.rstrip('/')}/identify").join(place)
+        with suppress(httpx2.InvalidURL, ValueError):
+            found = httpx2.URL(f"{url.rstrip('/')}/identify").join(place)
             place = str(found.copy_with(userinfo=b"", query=None, fragment=None)).removesuffix("/identify")
         detail = f"{url} redirects to {place} ({status} {phrase}): give that address, if you trust it."
     return Problem("about:blank", phrase, status, detail, "http_error", "")

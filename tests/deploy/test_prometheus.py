@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -69,7 +69,7 @@ class Watcher:
     def __init__(self, process, log: Path):
         self._process, self._log = process, log
         self._url = f"http://{self.wait_for(self._address)}"
-        self.wait_for(lambda: httpx.get(f"{self._url}/-/ready").status_code == 200)
+        self.wait_for(lambda: httpx2.get(f"{self._url}/-/ready").status_code == 200)
 
     def wait_for(self, condition):
         """Waits until the condition gives something, and returns it."""
@@ -83,12 +83,12 @@ class Watcher:
 
     def query(self, text):
         text = text.replace("$instance", ".*").replace("$__rate_interval", "15s")
-        answer = httpx.get(f"{self._url}/api/v1/query", params={"query": text})
+        answer = httpx2.get(f"{self._url}/api/v1/query", params={"query": text})
         assert answer.status_code == 200, answer.text
         return answer.json()["data"]["result"]
 
     def firing(self):
-        alerts = httpx.get(f"{self._url}/api/v1/alerts").json()["data"]["alerts"]
+        alerts = httpx2.get(f"{self._url}/api/v1/alerts").json()["data"]["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 from contextlib import ExitStack, contextmanager, suppress
 
-import httpx
+import httpx2
 import pytest
 
 from tests.deploy.service_files import NGINX
@@ -106,7 +106,7 @@ def test_no_request_fails_while_the_bundle_changes_and_each_replica_restarts(sea
     link = tmp_path / "live"
     link.symlink_to(versions["1.0.0"])
     with Replicas(link).all() as replicas, nginx(replicas.addresses, tmp_path) as url:
-        assert httpx.get(f"{url}/metrics").status_code == httpx.post(f"{url}/admin/reload").status_code == 404
+        assert httpx2.get(f"{url}/metrics").status_code == httpx2.post(f"{url}/admin/reload").status_code == 404
         with OpenLoad(url, per_s=5).running() as load:
             load.wait_for_answers(20)
             point(link, versions["2.0.0"])  # by a reload
@@ -145,7 +145,7 @@ def test_a_client_stays_with_a_replica_and_corrects_what_another_one_answered(se
     with replicas.all(), nginx(replicas.addresses, tmp_path) as balancer, ExitStack() as clients:
         for number in range(40, 52):
             address = f"127.0.0.{number}"
-            client = clients.enter_context(httpx.Client(transport=httpx.HTTPTransport(local_address=address)))
+            client = clients.enter_context(httpx2.Client(transport=httpx2.HTTPTransport(local_address=address)))
             balanced.append([ask(client, balancer) for _ in range(3)])
             client.headers["X-Forwarded-For"] = address
             for replica in replicas.addresses:  # as after overload

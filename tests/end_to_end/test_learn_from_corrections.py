@@ -4,7 +4,7 @@ import re
 import shlex
 import signal
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -33,7 +33,7 @@ def correct(client, chosen):
         asked = client.post("/identify", files=files).json()
         said = {"taxon": name, "certain": "true"}
         answer = client.post(f"/identify/{asked['request_id']}/correction", files=files, params=said)
-        assert answer.status_code == httpx.codes.OK, answer.text
+        assert answer.status_code == httpx2.codes.OK, answer.text
         yield answer.json()["correction_id"]
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
-import httpx
+import httpx2
 import numpy as np
 import tyro
 from PIL import Image
@@ -188,7 +188,7 @@ def _ask(run: _Runner, scratch: Path, out: Path) -> None:
         service = subprocess.Popen(command, cwd=scratch, env=run.environment, stderr=log)
     last_id = ""
     try:
-        with httpx.Client(base_url="http://127.0.0.1:8931", timeout=60) as client:
+        with httpx2.Client(base_url="http://127.0.0.1:8931", timeout=60) as client:
             _wait_until_ready(client, service)
             for number, (method, path, *more) in enumerate(json.loads(REQUESTS.read_text())):
                 response = _send(client, scratch, method, path.replace("ID", last_id), **(more[0] if more else {}))
@@ -203,20 +203,20 @@ def _ask(run: _Runner, scratch: Path, out: Path) -> None:
     _write(out / "report.txt", run("-m", "serving.corrections", "report", "corrections"))
 
 
-def _wait_until_ready(client: httpx.Client, service: "subprocess.Popen[bytes]") -> None:
+def _wait_until_ready(client: httpx2.Client, service: "subprocess.Popen[bytes]") -> None:
     for _ in range(600):
         if service.poll() is not None:
             break
         try:
             if client.get("/health/ready").status_code == 200:
                 return
-        except httpx.TransportError:
+        except httpx2.TransportError:
             pass
         time.sleep(0.1)
     raise SystemExit("the service did not start")
 
 
-def _send(client: httpx.Client, scratch: Path, method: str, path: str, **given: Any) -> httpx.Response:
+def _send(client: httpx2.Client, scratch: Path, method: str, path: str, **given: Any) -> httpx2.Response:
     """Sends a row of requests.json: `images` and `fields` make a form, `body` is the file that is the body."""
     pictures = scratch / "pictures"
     sent: dict[str, Any] = {"headers": given.get("headers")}
@@ -230,7 +230,7 @@ def _send(client: httpx.Client, scratch: Path, method: str, path: str, **given: 
     return client.request(method, path, **sent)
 
 
-def _shown(response: httpx.Response) -> str:
+def _shown(response: httpx2.Response) -> str:
     kept = {
         name: value for name, value in sorted(response.headers.items()) if name not in {"date", "server-timing", "etag"}
     }

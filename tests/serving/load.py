@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 
-import httpx
+import httpx2
 
 from tests.serving.program import PATIENCE_S
 from tests.serving.tiny import images, jpeg
@@ -54,14 +54,14 @@ class ClosedLoad(Load):
         return [self._ask] * self.num_clients
 
     def _ask(self):
-        with httpx.Client(base_url=self.url, timeout=PATIENCE_S, verify=False) as client:
+        with httpx2.Client(base_url=self.url, timeout=PATIENCE_S, verify=False) as client:
             while not self._stop.is_set():
                 began = time.monotonic()
                 try:
                     self.answers.append((began, client.post("/identify", files=self.picture)))
-                except httpx.ConnectError:
+                except httpx2.ConnectError:
                     return  # the port is closed, and no request was lost
-                except httpx.HTTPError as error:
+                except httpx2.HTTPError as error:
                     self.lost.append((began, error))
 
 
@@ -76,8 +76,8 @@ class OpenLoad(Load):
         return [lambda: asyncio.run(self._send_all())]
 
     async def _send_all(self):
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-        async with httpx.AsyncClient(timeout=600, limits=limits) as client, asyncio.TaskGroup() as requests:
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+        async with httpx2.AsyncClient(timeout=600, limits=limits) as client, asyncio.TaskGroup() as requests:
             due = time.monotonic()
             while not self._stop.is_set():
                 requests.create_task(self._send(client))
@@ -88,7 +88,7 @@ class OpenLoad(Load):
         sent = time.monotonic()
         try:
             self.answers.append((sent, await client.post(f"{self.url}/identify", files=self.picture)))
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             self.lost.append((sent, error))
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from contextlib import contextmanager
 
-import httpx
+import httpx2
 
 from tests.make import ROOT, ran
 from tests.waiting import PATIENCE_S, wait_until
@@ -60,7 +60,7 @@ class RunningService:
         return host, int(port)
 
     def client(self):
-        return httpx.Client(base_url=self.url, timeout=60, verify=False)  # to read the certificates takes 20 ms
+        return httpx2.Client(base_url=self.url, timeout=60, verify=False)  # to read the certificates takes 20 ms
 
 
 @contextmanager

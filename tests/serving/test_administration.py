@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from unittest.mock import Mock
 
-import httpx
+import httpx2
 import pytest
 
 from models.errors import InputError
@@ -90,25 +90,25 @@ def test_metrics_with_a_port_of_their_own_are_not_on_the_public_one(start):
 def test_metrics_are_served_on_their_own_port():
     metrics = Metrics()
     metrics.refusals.labels("overloaded").inc()
-    response = httpx.get(_serve_metrics(metrics, "127.0.0.1", 0))
+    response = httpx2.get(_serve_metrics(metrics, "127.0.0.1", 0))
     assert response.headers["content-type"] == Metrics.media_type
     assert 'botanify_refusals_total{code="overloaded"} 1.0' in response.text
 
 
 def test_half_requests_to_the_metrics_port_take_no_threads_and_end():
-    url = httpx.URL(_serve_metrics(Metrics(), "127.0.0.1", 0, 1.5))
+    url = httpx2.URL(_serve_metrics(Metrics(), "127.0.0.1", 0, 1.5))
     num_threads = threading.active_count()
     with ExitStack() as stack:
         idle = [stack.enter_context(socket.create_connection((url.host, url.port), timeout=20)) for _ in range(50)]
         for connection in idle:
             with suppress(OSError):
                 connection.sendall(b"GET /metrics HTTP/1.1\r\n")
-        with pytest.raises(httpx.HTTPError):  # there are too many connections
-            httpx.get(url)
+        with pytest.raises(httpx2.HTTPError):  # there are too many connections
+            httpx2.get(url)
         assert threading.active_count() == num_threads
         for connection in idle:
             assert receive_all(connection) == b""
-        assert httpx.get(url).status_code == 200
+        assert httpx2.get(url).status_code == 200
 
 
 def test_text_of_the_metrics_is_made_once_a_second(start, monkeypatch):

@@ -4,7 +4,7 @@ import random
 import socket
 from collections import Counter
 
-import httpx
+import httpx2
 import pytest
 
 from tests.serving.program import service
@@ -86,8 +86,8 @@ def assert_works(running, statuses):
     assert set(statuses) <= ANSWERS | {0}, statuses
     assert statuses[200] > 0, statuses
     assert statuses[422] > 0, statuses
-    assert httpx.get(f"{running.url}/health/ready").status_code == 200
-    assert httpx.post(f"{running.url}/identify", files=images(jpeg())).status_code == 200
+    assert httpx2.get(f"{running.url}/health/ready").status_code == 200
+    assert httpx2.post(f"{running.url}/identify", files=images(jpeg())).status_code == 200
 
 
 def test_service_survives_a_hundred_mutated_requests(running):

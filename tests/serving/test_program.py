@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import httpx2
 import onnxruntime
 import pytest
 from msgspec.structs import replace
@@ -90,7 +90,7 @@ def test_large_upload_sent_anyway_is_refused_and_takes_no_memory(wire):
         return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{wire.process.pid}/status").read_text())[1]) / 1000
 
     before = peak_mb()
-    response = httpx.post(f"{wire.url}/identify", content=bytes(40_000_000), headers={"content-type": "image/jpeg"})
+    response = httpx2.post(f"{wire.url}/identify", content=bytes(40_000_000), headers={"content-type": "image/jpeg"})
     assert response.status_code == 413
     assert response.json()["code"] == "too_large"
     assert peak_mb() - before < 15
@@ -118,14 +118,14 @@ def test_bytes_that_are_not_http_are_counted_and_the_service_stays_ready(wire):
     with socket.create_connection(wire.address()) as connection:
         connection.sendall(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
         assert receive_all(connection).startswith(b"HTTP/1.1 400")
-    assert httpx.get(f"{wire.url}/health/ready").status_code == 200
+    assert httpx2.get(f"{wire.url}/health/ready").status_code == 200
     assert num_refused(wire.url, "bad_request") == before + 1
 
 
 def num_refused(url, code):
     time.sleep(1)  # the text of the metrics is kept for a second
     found = re.search(
-        rf'^botanify_refusals_total{{code="{code}"}} (\S+)$', httpx.get(f"{url}/metrics").text, re.MULTILINE
+        rf'^botanify_refusals_total{{code="{code}"}} (\S+)$', httpx2.get(f"{url}/metrics").text, re.MULTILINE
     )
     return float(found[1]) if found else 0
 

@@ -10,7 +10,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -48,8 +48,8 @@ class Soak:
 
     def ask(self, rng):
         """The honest client: a picture at a time; notes what was sent and what came back."""
-        transport = httpx.HTTPTransport(local_address=_HONEST)
-        with httpx.Client(base_url=self.url, timeout=30, transport=transport) as client:
+        transport = httpx2.HTTPTransport(local_address=_HONEST)
+        with httpx2.Client(base_url=self.url, timeout=30, transport=transport) as client:
             while not self.over.wait(0.05):
                 color = rng.choice(sorted(_COLORS))
                 answer = client.post("/identify", files=images(jpeg(_COLORS[color], size=(320, 240))))
@@ -138,7 +138,7 @@ def best_answers(folders):
         with service(folder) as running:
             for color, rgb in _COLORS.items():
                 picture = images(jpeg(rgb, size=(320, 240)))
-                document = httpx.post(f"{running.url}/identify", files=picture).json()
+                document = httpx2.post(f"{running.url}/identify", files=picture).json()
                 found[document["model"]["version"], color] = best(document)
     return found
 

@@ -284,7 +284,7 @@ def form(*parts):
 
 
 def images(*pictures):
-    """The pictures as `files` of an httpx request."""
+    """The pictures as `files` of an httpx2 request."""
     return [("image", (f"{number}.jpg", data, "image/jpeg")) for number, data in enumerate(pictures)]
 
 

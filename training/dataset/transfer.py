@@ -18,7 +18,7 @@ from threading import Event, Lock
 from time import monotonic
 from typing import Final, TypeVar
 
-import httpx
+import httpx2
 import msgspec
 
 from models.atomic_file import sync
@@ -34,7 +34,7 @@ _READ_BYTES: Final = 1 << 20
 _SNIFFED_BYTES: Final = 256  # as many as `sniff_format` looks at
 _SPEED_S: Final = 30.0
 _LEAST_BYTES: Final = 60_000  # in so many seconds: a modem of 1998 is three times as fast
-_TIMEOUT: Final = httpx.Timeout(_SPEED_S, connect=10.0)
+_TIMEOUT: Final = httpx2.Timeout(_SPEED_S, connect=10.0)
 _MOST_REDIRECTS: Final = 20
 _TRY_LATER: Final = frozenset({408, 425, 429})  # and all from 500; other statuses stay what they are
 
@@ -99,8 +99,8 @@ class Fetcher:
         """Once set, running transfers end with an error."""
         headers = {"User-Agent": _AGENT, "Accept-Encoding": "identity"}
         try:
-            self._client = httpx.Client(headers=headers, timeout=_TIMEOUT)
-        except (httpx.InvalidURL, ValueError, ImportError) as error:  # ImportError: SOCKS needs another package
+            self._client = httpx2.Client(headers=headers, timeout=_TIMEOUT)
+        except (httpx2.InvalidURL, ValueError, ImportError) as error:  # ImportError: SOCKS needs another package
             remedy = "correct HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
             raise DataError("a proxy of the environment cannot be used", value=error, remedy=remedy) from error
         self._attempts = attempts
@@ -234,7 +234,7 @@ class Fetcher:
             raise _TryAgainError(f"only {part.position:,} of {'?' if total is None else f'{total:,}'} bytes came")
         return False
 
-    def _steady(self, response: httpx.Response, part: "_Part") -> Iterator[bytes]:
+    def _steady(self, response: httpx2.Response, part: "_Part") -> Iterator[bytes]:
         """Yields the body of an answer as long as it comes fast enough."""
         mark = monotonic()
         num_bytes = 0
@@ -265,10 +265,10 @@ class Fetcher:
         while True:
             try:
                 return action()
-            # ValueError: IDNA, the port and the system's resolver; httpx lets them through.
-            except (httpx.UnsupportedProtocol, httpx.TooManyRedirects, httpx.InvalidURL, ValueError) as error:
+            # ValueError: IDNA, the port and the system's resolver; httpx2 lets them through.
+            except (httpx2.UnsupportedProtocol, httpx2.TooManyRedirects, httpx2.InvalidURL, ValueError) as error:
                 raise DataError(f"{url} cannot be fetched", value=error, remedy="correct the address") from error
-            except (httpx.TransportError, _TryAgainError) as error:
+            except (httpx2.TransportError, _TryAgainError) as error:
                 reason = str(error) or type(error).__name__
                 wait_s = error.wait_s if isinstance(error, _TryAgainError) else 0.0
             failures = 1 if position() >= furthest + _LEAST_BYTES else failures + 1
@@ -284,7 +284,7 @@ class Fetcher:
                 self._next_at[_host(url)] = max(self._next_at[_host(url)], monotonic() + wait_s)
 
     @contextmanager
-    def _answer(self, method: str, url: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
+    def _answer(self, method: str, url: str, headers: Mapping[str, str]) -> Iterator[httpx2.Response]:
         """Waits for its turn, and opens an answer: of status 2xx, 405 to HEAD or 416 to GET."""
         with self._lock:
             now = monotonic()
@@ -303,7 +303,7 @@ class Fetcher:
             request = response.next_request
             _require_public(request.url, first)
         else:
-            raise httpx.TooManyRedirects(f"more than {_MOST_REDIRECTS} redirects")
+            raise httpx2.TooManyRedirects(f"more than {_MOST_REDIRECTS} redirects")
         with closing(response):
             status = response.status_code
             if status in _TRY_LATER or status >= 500:
@@ -370,7 +370,7 @@ def _require_whole(file: RemoteFile, part: _Part) -> None:
         raise DataError(f"{file.url} cannot be fetched", value=why, remedy=remedy)
 
 
-def _require_public(address: httpx.URL, first: httpx.URL) -> None:
+def _require_public(address: httpx2.URL, first: httpx2.URL) -> None:
     """Refuses a redirect into a private network; a first address there is the user's own choice."""
     if (address.host, address.port) == (first.host, first.port):
         return
@@ -380,7 +380,7 @@ def _require_public(address: httpx.URL, first: httpx.URL) -> None:
                 raise DataError(f"{first} leads into a private network", value=address.host, remedy="check the address")
 
 
-def _extent(response: httpx.Response) -> tuple[int | None, int | None]:
+def _extent(response: httpx2.Response) -> tuple[int | None, int | None]:
     """Returns where in its file an answer begins, and how long the file is; None for what the answer does not tell."""
     if response.status_code == 200:
         return 0, _number(response.headers.get("Content-Length", ""))
@@ -392,11 +392,11 @@ def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _version(response: httpx.Response) -> str:
+def _version(response: httpx2.Response) -> str:
     """What names the version of a file in If-Range, which takes no weak ETag."""
     tag: str = response.headers.get("ETag", "")
     return tag if tag.startswith('"') else str(response.headers.get("Last-Modified", ""))
 
 
 def _host(url: str) -> str:
-    return httpx.URL(url).host
+    return httpx2.URL(url).host

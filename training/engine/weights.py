@@ -80,7 +80,7 @@ def _from_hub(network: PlantNetwork) -> _Saved:
         # The client tries each file six times, which takes 47 seconds without a connection: then it has its cache only.
         hub.HF_HUB_OFFLINE = offline or not _hub_answers()
         pretrained = timm.create_model(network.architecture, pretrained=True)
-    except Exception as error:  # from the hub's client or httpx, or a RuntimeError from timm
+    except Exception as error:  # from the hub's client or httpx2, or a RuntimeError from timm
         by_hand = "pass a local file with --weights FILE"
         if published is not None and published.hf_hub_id:
             address = hf_hub_url(published.hf_hub_id, published.hf_hub_filename or _HUB_FILE)
@@ -101,7 +101,7 @@ def _hub_answers() -> bool:
     answers: list[int] = []
 
     def ask() -> None:
-        with suppress(Exception):  # from requests or httpx, depending on the client's version
+        with suppress(Exception):  # from requests or httpx2, depending on the client's version
             answers.append(get_session().head(hub.ENDPOINT, timeout=_HUB_TIMEOUT_S).status_code)
 
     asking = Thread(target=ask, daemon=True)  # the timeout does not cover name resolution

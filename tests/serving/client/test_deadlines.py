@@ -8,7 +8,7 @@ import threading
 import time
 from concurrent.futures import CancelledError
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -48,7 +48,7 @@ def respond(handler, content, *headers):
 
 
 def test_an_answer_may_take_longer_than_the_http_library_waits(monkeypatch):
-    monkeypatch.setitem(httpx.AsyncClient.__init__.__kwdefaults__, "timeout", httpx.Timeout(0.2))  # of 5 s
+    monkeypatch.setitem(httpx2.AsyncClient.__init__.__kwdefaults__, "timeout", httpx2.Timeout(0.2))  # of 5 s
     asked = []
 
     def answer(handler):

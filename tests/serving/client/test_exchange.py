@@ -4,7 +4,7 @@ import asyncio
 from datetime import date
 from unittest import mock
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -26,13 +26,13 @@ HANGS = object()
 
 
 def ok():
-    return httpx.Response(200, content=msgspec.json.encode(ANSWER))
+    return httpx2.Response(200, content=msgspec.json.encode(ANSWER))
 
 
 def refusal(status, retry_after=None):
     problem = Problem("urn:x", "title", status, f"refused with {status}", "some_code", "id")
     headers = {} if retry_after is None else {"Retry-After": retry_after}
-    return httpx.Response(status, content=msgspec.json.encode(problem), headers=headers)
+    return httpx2.Response(status, content=msgspec.json.encode(problem), headers=headers)
 
 
 class Talk:
@@ -150,17 +150,17 @@ def test_a_wrong_request_is_not_sent_again(status):
 
 
 def test_a_lost_connection_is_tried_again_for_a_while():
-    lost = (httpx.ReadError("lost"), httpx.ConnectError(""), httpx.DecodingError("incorrect header check"))
+    lost = (httpx2.ReadError("lost"), httpx2.ConnectError(""), httpx2.DecodingError("incorrect header check"))
     assert Talk(*lost, ok()).run() == ANSWER
-    talk = Talk(httpx.ConnectError("refused"))
+    talk = Talk(httpx2.ConnectError("refused"))
     talk.fails(ServiceUnreachable, r"no service answers at http://host:1/ \(refused\): check")
     assert len(talk.requests) == 7
 
 
-@pytest.mark.parametrize("first", [refusal(503), httpx.Response(502, content=b"<html>")])
+@pytest.mark.parametrize("first", [refusal(503), httpx2.Response(502, content=b"<html>")])
 @pytest.mark.parametrize("timeout_s", [5, 20, 120, 3600])
 def test_an_address_that_has_answered_is_tried_to_the_end(first, timeout_s):
-    talk = Talk(first, httpx.ConnectError("refused"), timeout_s=timeout_s)
+    talk = Talk(first, httpx2.ConnectError("refused"), timeout_s=timeout_s)
     talk.fails(ServiceUnreachable, "refused")
     assert timeout_s - 1 < talk.now < timeout_s
     assert len(talk.requests) < 20 + timeout_s / 30
@@ -169,22 +169,22 @@ def test_an_address_that_has_answered_is_tried_to_the_end(first, timeout_s):
 @pytest.mark.parametrize("content", [b"<html>", b'{"status": "ok"}', b'"\xff"', b"[" * 100_000])
 @pytest.mark.parametrize("status", [200, 404, 413])
 def test_what_is_not_from_the_service_is_a_refusal(content, status):
-    talk = Talk(httpx.Response(status, content=content))
+    talk = Talk(httpx2.Response(status, content=content))
     talk.fails(ServiceRefusal, rf"http://host:1/ answered {status} \w+.*: check the address")
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
 def test_a_proxy_without_its_service_is_asked_again(status):
-    assert Talk(*[httpx.Response(status, content=b"<html>")] * 9, ok()).run() == ANSWER
+    assert Talk(*[httpx2.Response(status, content=b"<html>")] * 9, ok()).run() == ANSWER
 
 
 def test_an_answer_is_exactly_what_the_service_sent():
     sent = msgspec.json.encode({**msgspec.to_builtins(ANSWER), "later": 1.50})
-    talk = Talk(httpx.Response(200, content=sent))
+    talk = Talk(httpx2.Response(200, content=sent))
     assert talk.run_json("http://host") == sent
 
 
-@pytest.mark.parametrize("error", [httpx.UnsupportedProtocol, httpx.LocalProtocolError])
+@pytest.mark.parametrize("error", [httpx2.UnsupportedProtocol, httpx2.LocalProtocolError])
 def test_what_cannot_be_sent_is_not_tried_again_and_not_shown(error):
     talk = Talk(error("Illegal header value b'Bearer secret'"))
     assert "secret" not in str(talk.fails(ServiceUnreachable))
@@ -192,7 +192,7 @@ def test_what_cannot_be_sent_is_not_tried_again_and_not_shown(error):
 
 
 def test_the_password_of_a_proxy_is_sent_and_not_shown():
-    talk = Talk(httpx.Response(404))
+    talk = Talk(httpx2.Response(404))
     assert "secret" not in str(talk.fails(ServiceRefusal, url="http://user:secret@host:1/"))
     assert talk.requests[0].url.password == "secret"
 
@@ -214,6 +214,6 @@ def test_an_address_may_have_a_path(url):
     ],
 )
 def test_a_redirect_is_refused_with_the_other_address(location, place):
-    talk = Talk(httpx.Response(301, headers={"Location": location}))
+    talk = Talk(httpx2.Response(301, headers={"Location": location}))
     assert f"http://host:1/ redirects to {place} (301 " in str(talk.fails(ServiceRefusal))
     assert len(talk.requests) == 1

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -55,7 +55,7 @@ class Clients:
         self.url = ""
 
     def work(self):
-        with httpx.Client(timeout=30, verify=False) as client:  # to read the certificates takes 20 ms
+        with httpx2.Client(timeout=30, verify=False) as client:  # to read the certificates takes 20 ms
             while len(self.accepted) < self._wanted:
                 number = next(self._numbers)
                 try:
@@ -64,10 +64,10 @@ class Clients:
                     where = f"{self.url}/identify/{asked.json()['request_id']}/correction"
                     files = {"image": picture} if number % 4 == 0 else None
                     answer = client.post(where, params={"other": f"plant {number}"}, files=files)
-                    if answer.status_code == httpx.codes.OK:
+                    if answer.status_code == httpx2.codes.OK:
                         with self._lock:
                             self.accepted.add((answer.json()["correction_id"], f"plant {number}"))
-                except (httpx.HTTPError, KeyError, json.JSONDecodeError):
+                except (httpx2.HTTPError, KeyError, json.JSONDecodeError):
                     time.sleep(0.1)  # or they take the time of the service that starts
 
 
@@ -152,10 +152,10 @@ def test_a_frozen_postgresql_neither_holds_corrections_nor_the_stop(bundle_folde
 
             ids = [identify() for _ in range(3)]
             if has_stored:
-                assert correct(ids[0]).status_code == httpx.codes.OK
-            with frozen(Path(httpx.URL(address).params["host"])):
+                assert correct(ids[0]).status_code == httpx2.codes.OK
+            with frozen(Path(httpx2.URL(address).params["host"])):
                 for request_id in ids[1:]:
-                    assert correct(request_id).status_code == httpx.codes.SERVICE_UNAVAILABLE
+                    assert correct(request_id).status_code == httpx2.codes.SERVICE_UNAVAILABLE
                 assert identify()
                 stopping = time.monotonic()
                 assert running.stop() == 0
