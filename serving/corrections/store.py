@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+import msgspec
 from sqlalchemy import (
     URL,
     Boolean,
@@ -56,24 +57,27 @@ _DOUBT: Final = "clock-in-doubt"  # a file: of what is older, all was too old at
 _DOUBT_DAYS: Final = 0.5  # a clock that is wrong for longer is noticed
 _ORPHAN_S: Final = 3_600.0  # a picture without a row is younger only while its row is being written
 
+# Columns that hold something else than a text of at most 200 characters, of which SQLite takes any.
+_KINDS: Final[Mapping[str, Any]] = {
+    "correction_id": String(32), "created": String(32), "label_hash": String(64), "verdict_rank": String(20),
+    "score": Float, "predictions": Text, "certain": Boolean, "accepted": Boolean,
+}  # fmt: skip
+
 metadata = MetaData()
 corrections = Table(
     "corrections",
     metadata,
-    Column("correction_id", String(32), primary_key=True),
-    Column("created", String(32), nullable=False, index=True),
-    Column("person", String(200), nullable=False),
-    Column("model", String(200), nullable=False),
-    Column("label_hash", String(64), nullable=False),
-    Column("verdict_rank", String(20), nullable=False),
-    Column("predicted", String(200), nullable=False),
-    Column("score", Float, nullable=False),
-    Column("predictions", Text, nullable=False),
-    Column("taxon_id", String(200)),
-    Column("name", String(200), nullable=False),
-    Column("certain", Boolean, nullable=False),
-    Column("reviewer", String(200), nullable=False),
-    Column("accepted", Boolean),
+    *(
+        Column(
+            field.name,
+            _KINDS.get(field.name, String(200)),
+            primary_key=field.name == "correction_id",
+            index=field.name == "created" or None,
+            nullable=field.default is None,
+        )
+        for field in msgspec.structs.fields(Correction)
+        if field.name != "pictures"  # a table of their own
+    ),
 )
 pictures = Table(
     "pictures",
