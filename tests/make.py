@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import threading
+import tomllib
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +19,11 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
+
+
+def cases(file, table):
+    """The rows of a table in the file `cases.toml` beside a file of tests."""
+    return tomllib.loads(Path(file).with_name("cases.toml").read_text(encoding="utf-8"))[table]
 
 
 def ran(*command, cwd=ROOT, check=False, **options):

@@ -18,6 +18,7 @@ from models.preprocess import PIXEL_LIMITS, read_picture
 from serving.client import AsyncClient, Client, Parameters, ServiceRefusal
 from serving.client.__main__ import main
 from serving.client.clients import checked_url, key_header, shrunk
+from tests.make import cases
 from tests.models.pictures import DISPLAY_P3, color_profile
 from tests.serving.program import service
 from tests.serving.tiny import GREEN, RED, jpeg
@@ -33,11 +34,7 @@ def outcome_of(check, text):
         return None, str(error)
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["localhost:8000", "", "//host", "http://", "http:///x", "ftp://host", "http://::1:8000", "http://host:99999",
-     "http://host:-1", "http://host\n", "http://☃", "http://host/?k=5", "http://host/#top", "http://host:eighty"],
-)  # fmt: skip
+@pytest.mark.parametrize("url", cases(__file__, "wrong_addresses"))
 def test_a_wrong_address_is_refused(url):
     with pytest.raises(InputError, match="not the address of a service"):
         checked_url(url)
@@ -70,10 +67,7 @@ def test_a_key_is_a_header_or_refused_unseen(text):
     assert (header is None) != (text.isascii() and text.isprintable() and " " not in text)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("timeout_s", value) for value in (0, -1, float("nan"), float("inf"), 86_401)]
-    + [("max_side_px", value) for value in (-5, 0, 223)],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), cases(__file__, "numbers_out_of_range"))
 def test_a_number_out_of_range_is_refused(name, value):
     with pytest.raises(InputError, match=rf"{name} is .* \(got {value}; expected "):
         Client(**{name: value})

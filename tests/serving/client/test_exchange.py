@@ -13,6 +13,7 @@ from models.ranking import Verdict
 from serving.client import AsyncClient, ServiceRefusal, ServiceUnreachable
 from serving.client.clients import EVERYTHING, query_of
 from serving.schemas import Identification, ModelName, Parameters, Problem, parse_parameters
+from tests.make import cases
 
 ANSWER = Identification(
     "id", ModelName("tiny", "1", "0"), Verdict("uncertain", None, 0.1, "reason", None, False), [], [], [], None,
@@ -204,15 +205,7 @@ def test_an_address_may_have_a_path(url):
     assert talk.requests[0].url.path == "/plants/identify"
 
 
-@pytest.mark.parametrize(
-    ("location", "place"),
-    [
-        ("https://host/plants/identify?k=5", "https://host/plants"),
-        ("https://user:secret@host/identify#top", "https://host"),
-        ("/plants/identify", "http://host:1/plants"),
-        ("http://host:eighty/identify", "http://host:eighty/identify"),
-    ],
-)
+@pytest.mark.parametrize(("location", "place"), cases(__file__, "redirects"))
 def test_a_redirect_is_refused_with_the_other_address(location, place):
     talk = Talk(httpx2.Response(301, headers={"Location": location}))
     assert f"http://host:1/ redirects to {place} (301 " in str(talk.fails(ServiceRefusal))

@@ -12,7 +12,7 @@ import pytest
 
 from serving.client.__main__ import in_words, main
 from serving.schemas import PlaceUse, Problem
-from tests.make import http_server
+from tests.make import cases, http_server
 from tests.serving.client.test_deadlines import respond
 from tests.serving.client.test_exchange import ANSWER
 from tests.serving.program import ENVIRONMENT, ROOT
@@ -21,26 +21,11 @@ from tests.serving.tiny import jpeg
 KEY = "botanify_Zq9wX"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["gone.jpg"], "gone.jpg cannot be read"),
-        (["."], "cannot be read (got Is a directory"),
-        (["/dev/zero"], "/dev/zero is no photograph, it has more bytes (expected at most 100,000,000 bytes)"),
-        ([], "got 0 photographs"),
-        (["{here}"] * 6, "got 6 photographs"),
-        (["{here}", "--url", "localhost:8000"], "http://HOST:PORT"),
-        (["{here}", "--url", "http://127.0.0.1:9", "--timeout-s", "0.1"], "http://127.0.0.1:9 "),
-        (["{here}", "--timeout-s", "inf"], "timeout_s"),
-        (["{here}", "--max-side-px", "0"], "at least 224 px"),
-        (["{here}", "--api-key", f"{KEY}\n"], f"U+000A as character {len(KEY) + 1}"),
-        (["{here}", "--api-key", f"é{KEY}"], "U+00E9 as character 1"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), cases(__file__, "refused_commands"))
 def test_no_answer_is_one_line(arguments, words, tmp_path, capsys):
     (tmp_path / "a.jpg").write_bytes(jpeg())
     with pytest.raises(SystemExit) as caught:
-        main([argument.format(here=tmp_path / "a.jpg") for argument in arguments])
+        main([argument.format(here=tmp_path / "a.jpg", key=KEY) for argument in arguments])
     (line,) = capsys.readouterr().err.splitlines()
     assert caught.value.code == 1
     assert line.startswith("error (")

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from models.errors import InputError
 from serving.access.keys import make_key
 from serving.corrections.store import Store
+from tests.make import cases
 from tests.serving.conftest import ready_service
 from tests.serving.corrections.kept import DAISY, ROSE, ask, correct, correction, database, files, kept, running
 from tests.serving.tiny import TAXA, TAXONOMY, assert_problem
@@ -71,32 +72,13 @@ def test_a_correction_is_taken_back_with_its_pictures_but_those_of_others_stay(c
     assert_problem(client.delete(f"/corrections/{second}"), 404, "unknown_answer")
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"taxon": "crocus", "other": "a crocus"},
-        {"taxon": "no such plant"},
-        {"taxon": "Rosa"},
-        {"taxon": "Bellis sp."},
-        {"taxon": "crocus", "certain": "maybe"},
-        *({"other": text} for text in ("x" * 201, "a\x00b", "a\tb", "a\u202eb", "a\u2066b", "\u200d", "\u00ad")),
-    ],
-)
+@pytest.mark.parametrize("fields", cases(__file__, "unclear"))
 def test_a_correction_that_says_nothing_clear_is_refused(client, folder, fields):
     assert_problem(correct(client, **fields), 422, "bad_parameter")
     assert kept(folder) == []
 
 
-@pytest.mark.parametrize(
-    ("typed", "name"),
-    [
-        *((joined, joined) for joined in ("گل\u200cسرخ", "क्\u200dष", "ක්\u200dර")),
-        ("Chêne\u00a0vert", "Chêne vert"),
-        ("Che\u0302ne vert", "Chêne vert"),
-        ("Schnee\u00adglöckchen", "Schneeglöckchen"),
-    ],
-)
+@pytest.mark.parametrize(("typed", "name"), cases(__file__, "spellings"))
 def test_people_name_plants_as_their_language_is_spelled(client, typed, name):
     assert correct(client, other=typed).json()["name"] == name
 

@@ -62,18 +62,6 @@ def test_an_address_that_is_written_in_place_is_refused(monkeypatch):
         open_output("memory://out")
 
 
-def test_what_killed_writes_left_can_be_removed(tmp_path, monkeypatch):
-    output = OutputFolder(tmp_path)
-    output.write("parts/a", b"")
-    monkeypatch.setattr(Path, "replace", lambda *_: None)  # the process ends here
-    for name in ("parts/a", "results.csv"):
-        output.write(name, b"")
-    (tmp_path / "parts" / ".garden.part").write_bytes(b"")
-    output.remove_unfinished()
-    assert sorted(path.name for path in tmp_path.rglob("*.part")) == [".garden.part"]
-    assert output.read("parts/a") == b""
-
-
 def test_a_run_that_ends_does_not_stop_another_one_that_writes(tmp_path, monkeypatch):
     """What the other one has begun to write looks as if it had been killed."""
     replace = Path.replace

@@ -10,6 +10,7 @@ from PIL import Image
 
 from models.errors import DataError
 from serving.folder.photographs import Bucket, LocalFolder, find_photographs, open_store
+from tests.make import cases
 from tests.models.pictures import encode
 
 PATHS = ["a.jpg", "deep/b.PNG", "deep/er/c.heic"]
@@ -75,16 +76,7 @@ def test_a_file_that_cannot_be_read_and_has_no_name_of_a_photograph_is_left_out(
     assert left_out == {".bin": 1}
 
 
-@pytest.mark.parametrize(
-    ("beside", "sidecar"),
-    [
-        (["a/1.xmp"], "a/1.xmp"),
-        (["a/1.XMP"], "a/1.XMP"),
-        (["a/1.m/2.jpg", "a/1.xmp"], "a/1.xmp"),
-        (["a/1.xmp", "a/1.jpg.xmp"], "a/1.jpg.xmp"),
-        (["a/2.xmp", "1.xmp", "a/1.jpg.json"], ""),
-    ],
-)
+@pytest.mark.parametrize(("beside", "sidecar"), cases(__file__, "sidecars"))
 def test_the_xmp_file_beside_a_photograph_belongs_to_it(filled, beside, sidecar):
     store = filled(dict.fromkeys(["a/1.jpg", *beside], b"1"))
     found = next(find_photographs(store, Counter()))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from models.errors import BotanifyError, DataError
 from serving.folder.photographs import LocalFolder, Photograph, open_store
 from serving.folder.plants import group_photographs, read_list
+from tests.make import cases
 
 
 def write(folder, text):
@@ -41,13 +42,7 @@ def test_a_path_in_the_list_may_be_absolute_if_it_is_in_the_folder(tmp_path):
         listed(tmp_path, f"{tmp_path}/a.jpg\na.jpg\n")
 
 
-NFC, NFD = "K\u00fcche/\u00e9.jpg", "Ku\u0308che/e\u0301.jpg"
-
-
-@pytest.mark.parametrize(
-    ("there", "written"),
-    [(NFC, NFD), (NFD, NFC), (NFC, NFC), (NFD, NFD), ("deep/a.jpg", r"deep\a.jpg"), (NFD, NFC.replace("/", "\\"))],
-)
+@pytest.mark.parametrize(("there", "written"), cases(__file__, "spellings"))
 def test_a_path_is_found_in_the_spelling_of_another_system(tmp_path, there, written):
     (tmp_path / there).parent.mkdir()
     (tmp_path / there).write_bytes(b"1")
@@ -100,15 +95,7 @@ def test_a_link_to_a_folder_leads_out_of_no_folder_and_to_no_file_twice(tmp_path
             listed(tmp_path / "root", text)
 
 
-@pytest.mark.parametrize(
-    ("text", "paths"),
-    [
-        ("IMG 1, rose.jpg\r\nb.jpg\r\n\r\n", ["IMG 1, rose.jpg", "b.jpg"]),
-        ("a\x0cb.jpg\nc\u2028d.jpg\ne\x85f.jpg", ["a\x0cb.jpg", "c\u2028d.jpg", "e\x85f.jpg"]),
-        ('"a.jpg\n', ['"a.jpg']),
-        ("", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "paths"), cases(__file__, "text_files"))
 def test_a_text_file_has_one_path_a_line(tmp_path, text, paths):
     assert listed(tmp_path, text) == [(path, {}) for path in paths]
 
@@ -137,32 +124,13 @@ def test_every_table_that_csv_writes_is_read(tmp_path, rows):
     assert listed(tmp_path, stream.getvalue()) == [(path, {"note": note}) for path, note in rows]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"file,bed\na.jpg,1\n", "lacks the column path"),
-        (b"path,bed\n,1\n", "line 2 of .* names no file"),
-        (b"path\na.jpg\nIMG 1, rose.jpg\n", "line 3 of .* more cells"),
-        (b'path,bed\na.jpg,"1\nb.jpg,2\n', "no CSV"),
-        (b"path\n" + b"a" * 200_000 + b"\n", "line 2 of .* is no CSV"),
-        (b'path,bed\na.jpg,"1"2\n', "line 2 of .* is no CSV"),
-        (b"path\na\0.jpg\n", "line 2 of .* NUL"),
-        (b"a\0.jpg\n", "line 1 of .* NUL"),
-        (b"path,bed\na.jpg,1\na.jpg,2\n", "line 3 of .* again .*a.jpg"),
-        (b"a.jpg\nb.jpg\n\na.jpg\n", "line 4 of .* again .*a.jpg"),
-        (b"path,bed\na.jpg,1\n./a.jpg,2\n", r"line 3 of .* again .*\./a.jpg"),
-        (b"a.jpg\nb/../a.jpg\n", "line 2 of .* again"),
-        (b"path\n../a.jpg\n", r"line 2 of .* outside the folder .*\.\./a.jpg"),
-        (b"b/../../a.jpg\n", "line 1 of .* outside the folder"),
-        (b"/etc/a.jpg\n", "line 1 of .* outside the folder"),
-        (b"path,bed,path\na.jpg,1,b.jpg\n", "has a column twice .*path"),
-        (b"path,bed,bed\na.jpg,1,2\n", "has a column twice .*bed"),
-        (b"\xff\xfe\xff", "cannot be read"),
-    ],
-)
+LONG = "path\n" + "a" * 200_000, "line 2 of .* is no CSV"
+
+
+@pytest.mark.parametrize(("content", "message"), [*cases(__file__, "wrong_lists"), LONG])
 def test_wrong_lists_are_one_error(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
-        listed(tmp_path, content)
+        listed(tmp_path, content.encode("latin-1"))
 
 
 def photograph(path, **columns):
@@ -172,25 +140,14 @@ def photograph(path, **columns):
 PHOTOGRAPHS = [photograph("a/1_x.jpg", bed="n"), photograph("b/2_x.jpg", bed="s"), photograph("a/1_y.jpg", bed="s")]
 
 
-@pytest.mark.parametrize(
-    ("rule", "groups"),
-    [
-        (None, {"a/1_x.jpg": 1, "b/2_x.jpg": 1, "a/1_y.jpg": 1}),
-        ("folder", {"a": 2, "b": 1}),
-        ("column:bed", {"n": 1, "s": 2}),
-        (r"regex:(\d)_", {"1": 2, "2": 1}),
-        (r"regex:\d_", {"1_": 2, "2_": 1}),
-    ],
-)
+@pytest.mark.parametrize(("rule", "groups"), cases(__file__, "groups"))
 def test_rules(rule, groups):
     plants = group_photographs(PHOTOGRAPHS, rule)
     assert {plant.name: len(plant.photographs) for plant in plants} == groups
     assert [plant.name for plant in plants] == list(groups)
 
 
-@pytest.mark.parametrize(
-    "rule", ["folders", "column:", "regex:", "regex:(", "regex:z", "regex:x*", r"regex:([ab]?)\d_", "column:tree"]
-)
+@pytest.mark.parametrize("rule", cases(__file__, "wrong_groups"))
 def test_wrong_rules_are_one_error(rule):
     with pytest.raises(BotanifyError):
         group_photographs(PHOTOGRAPHS, rule)

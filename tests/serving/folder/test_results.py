@@ -65,22 +65,6 @@ def test_what_is_written_is_read(rows):
     assert list(files.rows(keys, files.held())) == rows
 
 
-KEYS = st.lists(st.sampled_from("abc"), unique=True)
-
-
-@given(parts=st.lists(KEYS, max_size=6), listed=KEYS, failures=st.lists(st.integers(0, 2), min_size=6, max_size=6))
-def test_each_listed_plant_has_one_row_in_the_order_of_the_list(parts, listed, failures):
-    files, best = in_memory(), {}
-    for keys, num_failed in zip(parts, failures, strict=False):  # of the same keys the last, or one without failures
-        best[tuple(keys)] = best.get(tuple(keys), 1) and num_failed
-        files.write(dict.fromkeys(keys), [{"group": key, "num_failed": num_failed} for key in keys])
-    rows = [(row["group"], row["num_failed"]) for row in files.rows(listed, files.held())]
-    held = [key for key in listed if any(key in keys for keys in best)]
-    assert rows == [(key, min(failed for keys, failed in best.items() if key in keys)) for key in held]
-    good = {key for keys, failed in best.items() if not failed for key in keys}
-    assert {key for keys in files.held(failed=False).values() for key in keys} == good
-
-
 def test_a_key_is_of_what_is_asked_and_of_the_size_and_time_of_each_photograph():
     plant = Plant("", (Photograph("a.jpg", 1, "1"),))
     others = [Photograph("b.jpg", 1, "1"), Photograph("a.jpg", 2, "1"), Photograph("a.jpg", 1, "2")]

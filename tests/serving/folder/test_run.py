@@ -29,6 +29,7 @@ from serving.folder.plants import Plant
 from serving.folder.rows import Seen, answered
 from serving.folder.run import Progress
 from tests.docs.pages import DOCS, text_of
+from tests.make import cases
 from tests.models.test_exif import DATED, PLACED, packet
 from tests.models.tiny import species, taxonomy_of
 from tests.serving.folder.photograph_folder import COLORS, NAMES, draw_photographs, parts, rows_of, write_list, written
@@ -217,10 +218,7 @@ def test_a_broken_disk_ends_the_run_early(identify, photographs, out):
     assert 1 <= len(parts(out)) < 6
 
 
-@pytest.mark.parametrize(
-    ("num_failing", "num_rows", "outcome"),
-    [(99, 99, Outcome.SOME_FAILED), (50, 100, Outcome.SOME_FAILED), (51, 100, Outcome.TOO_MANY_FAILED)],
-)
+@pytest.mark.parametrize(("num_failing", "num_rows", "outcome"), cases(__file__, "failure_rates"))
 def test_failures_up_to_the_given_share_do_not_end_a_run(identify, tmp_path, num_failing, num_rows, outcome):
     folder = draw_photographs(tmp_path / "others", {f"{number:03d}.jpg": RED for number in range(num_rows)})
     for number in range(num_failing):
@@ -343,17 +341,6 @@ def test_a_column_without_true_names_is_refused_before_the_run(identify, listed,
     with pytest.raises(InputError, match="--truth needs --list"):
         identify(truth="species")
     assert not (out / "results.parquet").exists()
-
-
-def test_a_machine_of_an_earlier_run_changes_nothing(identify, out):
-    identify(part_rows=2, k=1)
-    late = next((out / "parts").iterdir())
-    name, content = late.name, late.read_bytes()
-    shutil.rmtree(out)
-    (out / "parts").mkdir(parents=True)
-    (out / "parts" / name).write_bytes(content)
-    assert identify(part_rows=3) == Outcome.COMPLETE
-    assert all("name_5" in row for row in rows_of(out).values())
 
 
 def test_a_genus_that_the_likeliest_taxon_is_not_of_has_no_family_of_that():
