@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # 0. What a first machine with a GPU must tell, in one call: the tests that need a GPU, a short run that torchrun starts,
-# the speed of our training loop and of timm's, and a profile of training steps beside the forecasts. Failed tests do not
+# the speed of our training loop and of timm's, and a profile of training steps. Failed tests do not
 # stop the rest; the script then ends with 1.
 source "$(dirname "$0")/bootstrap.sh"
 keep . 'tests/gpu.xml' 'tests/gpu.txt' 'tests/torchrun.txt' 'loops.json' 'step_profile.json'

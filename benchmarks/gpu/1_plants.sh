@@ -16,7 +16,7 @@
 #     training/prepare.py reduce NEGATIVES --out data/other_things_224 --short-side-px 224 --quality 75
 #     training/prepare.py reduce UNKNOWN --out data/unknown_224 --short-side-px 224 --quality 75
 source "$(dirname "$0")/bootstrap.sh"
-keep plants 'plants/log.jsonl' 'plants-speed.json' 'plants-small.pt'
+keep plants 'plants/log.jsonl' 'plants-small.pt'
 
 data=${DATA:-data/more_plants_224} negatives=${NEGATIVES:-data/other_things_224} unknown=${UNKNOWN:-data/unknown_224}
 imagenet=${IMAGENET:-data/tf_efficientnetv2_b0.safetensors}
@@ -29,10 +29,10 @@ for needed in "$data" "$negatives" "$unknown" "$imagenet"; do
 done
 flags=(--data "$data" --weights "$imagenet" --negatives "$negatives" --unknown "$unknown" --warmup-epochs 1)
 if [[ $TINY == 1 ]]; then
-    sides=(32 40 48) steps=9 forecast=none
+    sides=(32 40 48) steps=9
     flags+=(--architecture test_efficientnet --batch-size 8 --workers 0 --serve-px 48)
 else
-    sides=(160 192 224) steps=60 forecast=plants
+    sides=(160 192 224) steps=60
     # The rates are the recipe's for 32 pictures a step, times the square root of four. Each picture is seen often, so it
     # is augmented more; mixing smooths the labels already.
     flags+=(--device cuda --amp bf16 --workers 14 --batch-size 128 --backbone-lr 6e-4 --head-lr 2e-3)
@@ -68,4 +68,3 @@ code=0
 if ((code == 75)) && [[ -e $run/last.pt ]]; then "${small[@]}" "$run/last.pt"; fi
 if ((code)); then exit "$code"; fi
 step plants-small "${small[@]}" "$run/best.pt"
-step plants-speed "$PYTHON" benchmarks/gpu/epoch_time.py "$run" --forecast "$forecast" --out "$WORK/plants-speed.json"

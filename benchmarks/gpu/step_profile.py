@@ -1,16 +1,15 @@
-"""Program: how fast a GPU trains, and where the time goes, in eight minutes; with forecasts to compare.
+"""Program: how fast a GPU trains, and where the time goes, in eight minutes.
 
 python benchmarks/gpu/step_profile.py [--seconds 400] [--data DATA] --out FILE.json
 
-Steps of our engine on generated pictures, in fp16 and bf16, with channels last and without, for several batch sizes,
-eager and compiled; then the kernels of one step, and the loader alone. The result is written after each measurement, so
-a program that is killed leaves those before. What no longer fits into the time is listed as left out.
+Steps of our engine on generated pictures, in fp16 and bf16, for several batch sizes, eager and compiled; then the
+kernels of one step, and the loader alone. The result is written after each measurement, so a program that is killed
+leaves those before. What no longer fits into the time is listed as left out.
 """
 
 import itertools
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,13 +19,8 @@ if not __package__:
 
 import msgspec
 import torch
-from torch import nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from benchmarks.gpu import forecasts
-from benchmarks.gpu.forecasts import Compared, compare
 from benchmarks.result import Measured, table, write_result
 from benchmarks.train_speed import TrainSpeed, wait_for
 from benchmarks.train_speed_arms import generated_batches, open_engine
@@ -39,7 +33,6 @@ from training.engine.step import Engine
 from training.loading.data import training_loader
 from training.recipe import Compile, DataRecipe, HardwareRecipe, Recipe
 
-_FORECAST: Final = ("efficientnet_b4", 5337, 380)  # architecture, outputs and side, px, that the forecasts are for
 _LARGEST_KERNELS: Final = 30
 _LOADER: Final = "loader alone"
 _LEAST_S: Final = 3.0  # of a measurement
@@ -74,10 +67,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     batch_size: int
     amp: Literal["fp16", "bf16", "off"] = "fp16"
-    channels_last: bool = True
     compiled: Compile = "off"
-    silu_in_place: bool = False
-    """As timm has it: autograd then clones the input of each SiLU."""
     ema: bool = False
     """With the moving average of the weights."""
 
@@ -85,8 +75,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """Such as "fp16, batch 16, compiled default"."""
         more = [f"compiled {self.compiled}"] if self.compiled != "off" else []
-        more += ["NCHW"] if not self.channels_last else []
-        more += ["SiLU in place"] if self.silu_in_place else []
         more += ["moving average"] if self.ema else []
         return ", ".join([self.amp, f"batch {self.batch_size}", *more])
 
@@ -107,13 +95,11 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kernel(msgspec.Struct, frozen=True):
-    """What one kind of kernel or operation took of a step."""
+    """What one kind of kernel took of a step."""
 
     name: str
     calls: int
     ms: float
-    gb_per_s: float | None = None
-    """Bytes of its operands and results, each counted once, by its time; known for operations, not for kernels."""
 
 
 class Result(Measured, frozen=True, kw_only=True):
@@ -123,8 +109,6 @@ class Result(Measured, frozen=True, kw_only=True):
     speeds: list[Speed]
     """Of steps, and of the loader alone."""
     kernels: list[Kernel]
-    operations: list[Kernel]
-    forecasts: list[Compared]
     left_out: list[str]
 
 
@@ -137,7 +121,7 @@ def measure(command: StepProfile) -> Result:
     """Measures until the time is over, and writes the result after each measurement."""
     end = time.monotonic() + command.seconds
     setting = msgspec.structs.replace(command, data=None, out=Path(command.out.name))  # paths mean nothing elsewhere
-    result = Result(setting=setting, speeds=[], kernels=[], operations=[], forecasts=[], left_out=[])
+    result = Result(setting=setting, speeds=[], kernels=[], left_out=[])
     device = choose_device(HardwareRecipe(device=command.device))
     jobs: list[tuple[str, Callable[[], None]]] = [
         (case.name, lambda case=case: result.speeds.append(_speed(command, case, device)))  # type: ignore[misc]
@@ -153,9 +137,6 @@ def measure(command: StepProfile) -> Result:
             result.left_out.append(name)
         write_bytes(command.out, msgspec.json.encode(result, enc_hook=str))
         print(f"{name}: {'left out' if name in result.left_out else 'done'}", flush=True)
-    measured = {speed.name: speed.per_s for speed in result.speeds if speed.per_s is not None}
-    if (command.architecture, command.num_outputs, command.picture_px) == _FORECAST and device.type == "cuda":
-        result.forecasts.extend(compare(measured, result.machine))
     write_result(result, markdown(result), command.out)
     return result
 
@@ -171,16 +152,10 @@ def cases(command: StepProfile, device: torch.device) -> list[Case]:
         for compiled in ("default", "reduce-overhead")
         for size in (small, large)
     ]
-    changes = [
-        Case(batch_size=large, amp=first, silu_in_place=True),
-        Case(batch_size=small, amp=first, ema=True),
-    ]
-    rest = [
-        Case(batch_size=size, amp=amp, channels_last=channels_last)
-        for amp, channels_last, size in itertools.product(kinds, (True, False), (small, large, *sizes))
-    ]
+    averaged = Case(batch_size=small, amp=first, ema=True)
+    rest = [Case(batch_size=size, amp=amp) for amp in kinds for size in (small, large, *sizes)]
     bf16 = [Case(batch_size=large, amp=amp) for amp in others]
-    return list({case.name: case for case in [*eager, *compiled, *bf16, *changes, *rest]}.values())
+    return list({case.name: case for case in [*eager, *compiled, *bf16, averaged, *rest]}.values())
 
 
 def _engine(command: StepProfile, case: Case, device: torch.device) -> tuple[Engine, Iterator[Any]]:
@@ -190,7 +165,6 @@ def _engine(command: StepProfile, case: Case, device: torch.device) -> tuple[Eng
         picture_px=command.picture_px,
         batch_size=case.batch_size,
         amp=case.amp,
-        channels_last=case.channels_last,
         device=command.device,
     ).recipe
     recipe: Recipe = msgspec.structs.replace(
@@ -199,9 +173,6 @@ def _engine(command: StepProfile, case: Case, device: torch.device) -> tuple[Eng
         schedule=msgspec.structs.replace(base.schedule, ema_decay=0.999 if case.ema else 0.0),
     )
     engine = open_engine(recipe, command.num_outputs, device)
-    for module in engine.network.modules():
-        if isinstance(module, nn.SiLU):
-            module.inplace = case.silu_in_place
     return engine, generated_batches(recipe, command.num_outputs, device, torch.channels_last)
 
 
@@ -246,42 +217,19 @@ def _take(engine: Engine, batches: Iterator[Any], steps: range, device: torch.de
 
 
 def _look_inside(command: StepProfile, device: torch.device, result: Result) -> None:
-    """Kernels and operations of one eager step at the second batch size."""
+    """The kernels of one eager step at the second batch size."""
     case = cases(command, device)[1]
     engine, batches = _engine(command, case, device)
     _take(engine, batches, range(_WARMUP_STEPS), device)
-    with _CountedBytes() as counted:
-        engine.micro_step(*next(batches), step=_WARMUP_STEPS)
-    on_gpu = device.type == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(activities=activities) as profiler:
-        _take(engine, batches, range(_WARMUP_STEPS + 1, _WARMUP_STEPS + 2), device)
-    operations, kernels = [], []
-    for event in profiler.key_averages():
-        ms = (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e3
-        if event.device_type.name == "CUDA":
-            kernels.append(Kernel(event.key[:160], event.count, round(ms, 3)))
-        elif ms > 0:
-            operation = event.key.removeprefix("aten::").removeprefix("cudnn_").removeprefix("mkldnn_")
-            num_bytes = counted.bytes_of[operation] + counted.bytes_of[f"cudnn_{operation}"]
-            operations.append(Kernel(event.key, event.count, round(ms, 3), round(num_bytes / ms / 1e6, 1)))
-    for into, found in ((result.kernels, kernels), (result.operations, operations)):
-        into.extend(sorted(found, key=lambda kernel: -kernel.ms)[:_LARGEST_KERNELS])
-
-
-class _CountedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of operands and results, by operation."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes_of: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = operator(*args, **(kwargs or {}))
-        tensors = {id(leaf): leaf for leaf in tree_leaves((args, kwargs, given)) if isinstance(leaf, torch.Tensor)}
-        name = operator.name().partition("::")[2].partition(".")[0]
-        self.bytes_of[name] += sum(each.numel() * each.element_size() for each in tensors.values())
-        return given
+        _take(engine, batches, range(_WARMUP_STEPS, _WARMUP_STEPS + 1), device)
+    kernels = [
+        Kernel(event.key[:160], event.count, round(event.self_device_time_total / 1e3, 3))
+        for event in profiler.key_averages()
+        if event.device_type.name == "CUDA"
+    ]
+    result.kernels.extend(sorted(kernels, key=lambda kernel: -kernel.ms)[:_LARGEST_KERNELS])
 
 
 def _loader(command: StepProfile) -> Speed:
@@ -313,8 +261,7 @@ def markdown(result: Result) -> str:
     largest = [[f"`{each.name}`", str(each.calls), f"{each.ms:.2f}"] for each in result.kernels[:10]]
     kernels = f"\n{table(['largest kernels', 'calls', 'ms'], largest)}\n" if largest else ""
     left_out = f"\nLeft out for lack of time: {'; '.join(result.left_out)}.\n" if result.left_out else ""
-    compared = forecasts.markdown(result.forecasts)
-    return f"{result.machine}.\n\n{table(columns, rows)}\n{kernels}{left_out}{compared}"
+    return f"{result.machine}.\n\n{table(columns, rows)}\n{kernels}{left_out}"
 
 
 if __name__ == "__main__":

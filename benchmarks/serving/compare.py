@@ -47,7 +47,6 @@ from models.openvino_session import processor_flags
 from models.program import run_program
 from training.machine import this_machine
 
-_QUICK: Final = {"rounds": 1, "seconds": 1.0, "lead_in_s": 0.3, "warm_up_s": 0.5, "tuning_seconds": 0.0}
 # Largest difference in score from ours. A full decode gives other scores than one at a reduced scale, and a temperature
 # below 1 enlarges the difference: 0.043 at most on six photographs with the demonstration bundle.
 _SAME_SCORE: Final[Mapping[Decoding, float]] = {"reduced": 0.001, "full": 0.06}
@@ -181,7 +180,6 @@ def measure(command: Compare) -> Comparison:
         DataError: Photographs or the rivals' environment are missing, or a server does not start.
         BundleError: The bundle is missing or damaged.
     """
-    command = command.resolved(_QUICK)
     place, machine, pictures = command.place(), this_machine(), list(command.pictures().values())
     require_environment(place.environment, command.servers)
     decodings: tuple[Decoding, ...] = ("full", "reduced") if command.also_reduced else ("full",)
@@ -265,11 +263,10 @@ def measure_cell(server: Running, picture: Photograph, concurrency: int, seconds
 
 def _answers(command: Compare, place: Place, contender: Contender, pictures: list[Photograph]) -> list[AnswerNote]:
     """Answers of a trained network: one with random weights may give one answer to all pictures."""
-    more = [] if command.quick else others(command.photographs or PHOTOGRAPHS)
     place = msgspec.structs.replace(place, bundle=load_bundle(DEMONSTRATION))
     notes = []
     with running(place, contender, ServerConfig()) as server:
-        for picture in [*pictures, *more]:
+        for picture in [*pictures, *others(command.photographs or PHOTOGRAPHS)]:
             answer = asyncio.run(fetch(server.port, identify(picture.data)))
             if answer.status != 200:
                 said = f"status {answer.status}: {answer.body[:200]!r}"

@@ -1,15 +1,13 @@
 """Flags and records that the benchmarks of the service share."""
 
-import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import msgspec
 from msgspec.structs import replace
 
 from benchmarks.result import ROOT
-from benchmarks.serving.photographs import PHOTOGRAPHS, Photograph, PhotographName, drawn_photographs, photographs
+from benchmarks.serving.photographs import PHOTOGRAPHS, Photograph, PhotographName, photographs
 from benchmarks.serving.servers import Place
 from models.bundle import Bundle, load_bundle
 
@@ -27,16 +25,8 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """Folder with phone_12mp.heic and other photographs; default: ../shared/data/photos."""
     environment: Path | None = None
     """Virtual environment of the rivals, with requirements.txt installed; default: .venv beside this program."""
-    ours: str = ""
-    """Further flags for our service, as in --ours="--max-wait-s 1"."""
-    quick: bool = False
-    """A run of seconds with generated pictures, to check that everything works."""
     out: Path | None = None
     """File for the result, JSON."""
-
-    def resolved(self, quick: Mapping[str, Any]) -> Self:
-        """The flags, with these in place of what was given if the run is to be quick."""
-        return replace(self, **quick) if self.quick else self
 
     def without_paths(self) -> Self:
         """The flags as a result tells them: paths mean nothing on another machine."""
@@ -49,7 +39,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
             BundleError: The bundle is missing or damaged.
         """
         bundle = load_bundle(self.bundle or DEMONSTRATION)
-        return Place(bundle, self.environment or ENVIRONMENT, tuple(shlex.split(self.ours)))
+        return Place(bundle, self.environment or ENVIRONMENT)
 
     def pictures(self) -> dict[PhotographName, Photograph]:
         """The two photographs to send.
@@ -57,7 +47,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             DataError: They are not in the folder.
         """
-        return drawn_photographs() if self.quick else photographs(self.photographs or PHOTOGRAPHS)
+        return photographs(self.photographs or PHOTOGRAPHS)
 
 
 class Network(msgspec.Struct, frozen=True):

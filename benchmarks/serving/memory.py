@@ -30,7 +30,6 @@ from benchmarks.serving.servers import IDENTIFY, OURS, Place, identify, own_vers
 from models.program import run_program
 from training.machine import this_machine
 
-_QUICK: Final = {"requests": 200, "factor": 3.0, "seconds": 2.0, "patience_s": 1.0, "capacity_seconds": 2.0}
 _SETTLED_S: Final = 3.0
 _CLIENTS: Final = 4  # of the long run
 Kind = Literal["good", "broken", "too many pixels", "too many bytes", "client left"]
@@ -128,7 +127,6 @@ def measure(command: Memory) -> MemoryResult:
         DataError: Photographs are missing, or the service does not start.
         BundleError: The bundle is missing or damaged.
     """
-    command = command.resolved(_QUICK)
     place, picture = command.place(), command.pictures()["12 MP"]
     result = MemoryResult(
         machine=this_machine(),

@@ -43,13 +43,6 @@ from models.errors import DataError
 from models.program import run_program
 from training.machine import this_machine
 
-_QUICK: Final = {
-    "photograph": "1 MP",
-    "rounds": 1,
-    "seconds": 2.0,
-    "patience_s": 1.0,
-    "capacity_seconds": 3.0,
-}
 _CLIENTS: Final = 8  # of the closed loop that measures the capacity
 _IDLE_REQUESTS: Final = 12
 _SETTLED_S: Final = 5.0
@@ -146,7 +139,6 @@ def measure(command: Overload) -> OverloadResult:
         DataError: Photographs or the rivals' environment are missing, or a server does not start or answer.
         BundleError: The bundle is missing or damaged.
     """
-    command = command.resolved(_QUICK)
     place, machine, picture = command.place(), this_machine(), command.pictures()[command.photograph]
     require_environment(place.environment, command.servers)
     network = network_of(place.bundle)
@@ -209,7 +201,7 @@ def _burst(command: Overload, place: Place, contender: Contender, config: Server
                 break
             time.sleep(_RETRY_S)
         next_ms = (time.perf_counter() - began) * 1000
-        time.sleep(0.2 if command.quick else _SETTLED_S)
+        time.sleep(_SETTLED_S)
         answers = latencies_ms(load.good)
         refusals = [each for each in load.outcomes if each.status in {429, 503}]
         return Burst(

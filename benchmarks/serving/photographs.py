@@ -49,11 +49,6 @@ def photographs(folder: Path) -> dict[PhotographName, Photograph]:
     }
 
 
-def drawn_photographs() -> dict[PhotographName, Photograph]:
-    """Generated pictures of the same two sizes."""
-    return {"1 MP": photograph("1 MP", drawn(1156, 865)), "12 MP": photograph("12 MP", drawn(4032, 3024))}
-
-
 def others(folder: Path) -> list[Photograph]:
     """The JPEG files of the folder; all servers must give the same answers to them."""
     return [photograph(path.name, path.read_bytes()) for path in sorted(folder.glob("*.jpg"))]

@@ -1,14 +1,26 @@
-"""The pages show what the results hold and the commits that were measured, which are in the history."""
+"""Published tables follow from the figures of their files; the pages show them and the commits that were measured."""
 
 import json
 import re
 
 import pytest
 
-from benchmarks.result import spread, table
+from benchmarks import loader, same_photographs
+from benchmarks.result import in_turns, read_result, spread, table, write_result
+from benchmarks.serving import compare, memory, overload
+from benchmarks.serving.load import Load, Outcome, percentile
 from benchmarks.tables import RESULTS, check_pages, require_commits, require_figures, results_page, results_with_tables
 from models.errors import DataError
 from tests.make import ran
+
+TABLES = [
+    ("amd-epyc-2-cores/loader", loader.Result, loader.markdown),
+    ("amd-epyc-2-cores/same_photographs", same_photographs.Result, same_photographs.markdown),
+    ("amd-epyc-2-cores/serving", compare.Comparison, compare.markdown),
+    ("intel-xeon-2-cores/serving", compare.Comparison, compare.markdown),
+    ("amd-epyc-2-cores/serving_memory", memory.MemoryResult, memory.markdown),
+    ("amd-epyc-2-cores/serving_overload", overload.OverloadResult, overload.markdown),
+]
 
 
 @pytest.fixture
@@ -17,15 +29,11 @@ def results(tmp_path):
         (tmp_path / "results" / device).mkdir(parents=True)
         content = {"machine": {"git_commit": "0123456789"}, "markdown": f"| {device} | 1,250 pictures, 3.5 |"}
         (tmp_path / "results" / device / "loader.json").write_text(json.dumps(content))
-    (tmp_path / "results" / "one" / "merge.json").write_text(json.dumps({"machine": {"git_commit": "0123456789"}}))
     return tmp_path
 
 
-def test_pages_show_what_the_results_hold():
+def test_pages_show_what_the_results_hold_and_every_result_with_a_table_is_on_the_page_of_benchmarks():
     check_pages()
-
-
-def test_every_result_with_a_table_is_on_the_page_of_benchmarks():
     page = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
     links = [path.relative_to(RESULTS.parent).as_posix() for path, _ in results_with_tables()]
     assert len(links) > 10
@@ -39,20 +47,23 @@ def test_the_page_of_results_has_the_table_of_every_device_with_a_link(results):
     assert page.count("## ") == 1
 
 
-@pytest.mark.parametrize("named", ["", "at 0123456", "at `0123457`"])
-def test_a_page_names_the_commit_of_each_result(named, results):
-    page = "Fast: [measured](results/one/loader.json) {}.\n\n`0123456` is the commit."
-    require_commits(page.format("at `0123456`"), results)
-    with pytest.raises(DataError, match="without the commit that was measured"):
-        require_commits(page.format(named), results)
-
-
-@pytest.mark.parametrize("figure", ["1,251 pictures", "125 pictures", "3.50 times", "250"])
-def test_a_figure_that_the_result_does_not_have_is_told(figure, results):
-    page = "| loader, 9 | 2 cores | {} | [result](results/one/loader.json), 7 |"
-    require_figures(page.format("1,250 pictures in 3.5 s"), results)
-    with pytest.raises(DataError, match="shows a number that its result does not have"):
-        require_figures(page.format(figure), results)
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("`0123456`", "0123456", "without the commit"),
+        ("`0123456`", "`0123457`", "without the commit"),
+        ("1,250 pictures in 3.5 s", "1,251 pictures", "a number that its result does not have"),
+        ("1,250 pictures in 3.5 s", "125 pictures", "a number that its result does not have"),
+        ("1,250 pictures in 3.5 s", "3.50 times", "a number that its result does not have"),
+    ],
+)
+def test_a_page_names_the_commit_of_each_result_and_only_its_figures(right, wrong, told, results):
+    page, check = "| loader, 9 | 2 cores | {} | [result](results/one/loader.json), 7 |", require_figures
+    if "commit" in told:
+        check = require_commits
+    check(page.format(right), results)
+    with pytest.raises(DataError, match=told):
+        check(page.format(wrong), results)
 
 
 def git(*arguments):
@@ -69,8 +80,37 @@ def test_the_commit_of_each_result_is_in_the_history():
     commits = {path: re.findall(r'"git_commit":\s*"([^"]*)"', text[path]) for path in text}
     assert [path for path, found in commits.items() if not found] == []
     for commit in {commit for found in commits.values() for commit in found}:
-        assert git("cat-file", "-e", f"{commit}^{{commit}}").returncode == 0, commit
         assert git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0, commit
+
+
+@pytest.mark.parametrize(("stem", "kind", "markdown"), TABLES, ids=[stem for stem, *_ in TABLES])
+def test_a_program_makes_the_published_table_again_from_the_figures_of_its_file(stem, kind, markdown, tmp_path, capsys):
+    path = RESULTS / f"{stem}.json"
+    result = read_result(path, kind)
+    published = json.loads(path.read_bytes())
+    write_result(result, markdown(result), tmp_path / "again.json")
+    again = json.loads((tmp_path / "again.json").read_bytes())
+    capsys.readouterr()
+    assert again["markdown"].replace("named at its rank", "named") == published["markdown"]
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (50, 50), (99, 99), (99.5, 100), (100, 100)])
+def test_a_percentile_is_a_measured_value(percent, expected):
+    assert percentile(list(range(100, 0, -1)), percent) == expected
+
+
+def test_the_rate_counts_good_answers_in_the_window_only():
+    ends = [(0.4, 200), (0.5, 200), (0.7, 503), (0.9, 200), (0.99, 200), (1.0, 200)]
+    outcomes = [Outcome("answered", at - 0.2, at - 0.2, at, status) for at, status in ends]
+    load = Load(outcomes, (0.5, 1.0), 0.1, num_good=5)
+    assert (load.per_s, load.words, len(load.good)) == (3 / 0.5, {"200": 5, "503": 1}, 5)
+
+
+def test_the_order_of_turns_changes_from_round_to_round_and_is_the_same_in_each_run():
+    turns = [name for _, name in in_turns(range(3), 6)]
+    before = {name: {turns[at - 1] for at in range(1, len(turns)) if turns[at] == name} for name in range(3)}
+    assert min(len(followed) for followed in before.values()) > 1
+    assert turns == [name for _, name in in_turns(range(3), 6)]
 
 
 def test_a_table_is_markdown_and_a_spread_has_median_and_range():
