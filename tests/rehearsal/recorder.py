@@ -1,4 +1,4 @@
-"""Watches every operation of a training step on a GPU that is not there: device, type, layout, copies, waits, memory.
+"""Watches every operation of a training step on a GPU that is not there: waits, copies, types, layouts, memory.
 
 Tensors on the device are fake: they have shapes, types and layouts, and no values (`FakeTensorMode`), and an operation
 over tensors of two devices is an error. What a step does on the CPU is real. Not seen: the speed of kernels, their
@@ -16,13 +16,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from tests.make import ROOT
-
-CONVOLUTIONS = {"convolution", "cudnn_convolution", "convolution_backward"}
-PRODUCTS = {"mm", "addmm", "bmm"}
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCTS = {"convolution", "cudnn_convolution", "convolution_backward", "mm", "addmm", "bmm"}
 SIZES_BY_VALUE = {"nonzero", "masked_select", "_unique2"}
 INDEXED = {"index", "index_put_", "_index_put_impl_"}
-COPIES = {"_to_copy", "copy_"}
 ALLOCATED_BYTES = 512  # the allocator rounds up to this
 
 
@@ -36,9 +33,8 @@ class Recorder(TorchDispatchMode):
 
     def reset(self):
         """Forgets what was counted; the memory in use stays."""
-        self.kernels = self.moved_bytes = 0
-        self.waits, self.to_device = [], []
-        self.types, self.layouts, self.wide_maps = Counter(), Counter(), Counter()
+        self.kernels, self.waits, self.to_device = 0, [], []
+        self.types, self.layouts = Counter(), Counter()
         self.peak_bytes = self.live_bytes
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
@@ -47,55 +43,43 @@ class Recorder(TorchDispatchMode):
         if space == "prim":
             return operator(*args, **kwargs)
         taken = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        on_device = any(isinstance(tensor, FakeTensor) for tensor in taken) or _is_cuda(kwargs.get("device"))
-        if not on_device:
+        if not any(isinstance(tensor, FakeTensor) for tensor in taken) and "cuda" not in str(kwargs.get("device")):
             with _disable_current_modes():
                 return operator(*args, **kwargs)
         if name == "_local_scalar_dense":
             self.waits.append(_place(name))
             return 0.5 if taken[0].is_floating_point() else 1
-        self._look_for_waits(name, taken)
+        by_mask = name in INDEXED and any(tensor.dtype == torch.bool for tensor in taken[1:])
+        if (name in SIZES_BY_VALUE or by_mask) and taken[0].is_cuda:
+            self.waits.append(_place(name))
         given = operator(*args, **kwargs)
         results = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
         devices = {tensor.device.type for tensor in [*taken, *results] if tensor.dim() > 0}
-        if name in COPIES and len(devices) > 1:
-            self._note_copy(name, args, kwargs, taken)
+        if name in {"_to_copy", "copy_"} and len(devices) > 1:
+            self._note_copy(
+                taken[-1] if name == "copy_" else taken[0], kwargs.get("non_blocking", args[2:3] == (True,))
+            )
         if "cuda" in devices and not operator.is_view and name != "detach":
             self._note_kernel(name, taken, results)
         return given
 
-    def _look_for_waits(self, name, taken):
-        by_mask = name in INDEXED and any(tensor.dtype == torch.bool for tensor in taken[1:])
-        if (name in SIZES_BY_VALUE or by_mask) and taken[0].is_cuda:
-            self.waits.append(_place(name))
-
-    def _note_copy(self, name, args, kwargs, taken):
-        source = taken[-1] if name == "copy_" else taken[0]
+    def _note_copy(self, source, later):
         if source.is_cuda:
             self.waits.append(_place("a copy to the host"))
             return
         with _disable_current_modes():
             is_pinned = not isinstance(source, FakeTensor) and source.is_pinned()
-        later = kwargs.get("non_blocking", len(args) > 2 and args[2])
-        self.to_device.append([str(source.dtype).removeprefix("torch."), bool(is_pinned and later), _place(name)])
+        self.to_device.append([str(source.dtype).removeprefix("torch."), bool(is_pinned and later), _place("a copy")])
 
     def _note_kernel(self, name, taken, results):
-        tensors = {
-            (id(each.untyped_storage()), each.storage_offset(), each.numel()): each for each in [*taken, *results]
-        }
         self.kernels += 1
-        self.moved_bytes += sum(each.numel() * each.element_size() for each in tensors.values() if each.is_cuda)
-        if name in CONVOLUTIONS | PRODUCTS:
-            kind = "convolution" if name in CONVOLUTIONS else "product"
-            self.types[
-                f"{kind}: {'+'.join(sorted({str(t.dtype).removeprefix('torch.') for t in taken if t.dim() > 1}))}"
-            ] += 1
+        if name in PRODUCTS:
+            kinds = sorted({str(each.dtype).removeprefix("torch.") for each in taken if each.dim() > 1})
+            self.types[f"{name}: {'+'.join(kinds)}"] += 1
         for each in results:
             if each.dim() == 4 and each.shape[2] * each.shape[3] > 1 and each.shape[1] > 1:
                 last = each.is_contiguous(memory_format=torch.channels_last)
                 self.layouts["NHWC" if last else f"NCHW: {name}"] += 1
-                if each.dtype == torch.float32 and each.numel() > 1e6:
-                    self.wide_maps[name] += 1
             self._hold(each)
 
     def _hold(self, tensor):
@@ -138,13 +122,7 @@ def allow_fake_modules():
     FakeTensor.__deepcopy__ = nn.Parameter.__deepcopy__ = copied
 
 
-def _is_cuda(device):
-    return device is not None and torch.device(device).type == "cuda"
-
-
 def _place(what):
     """Names an operation with the line of the project that led to it."""
     ours = [frame for frame in traceback.extract_stack() if frame.filename.startswith(str(ROOT / "training"))]
-    if not ours:
-        return what
-    return f"{what} at {Path(ours[-1].filename).relative_to(ROOT)}:{ours[-1].lineno}"
+    return f"{what} at {Path(ours[-1].filename).relative_to(ROOT)}:{ours[-1].lineno}" if ours else what
