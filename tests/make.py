@@ -21,9 +21,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PHOTOS = Path(os.environ.get("BOTANIFY_PHOTOS", ROOT.parent / "shared" / "data"))
 
 
-def cases(file, table):
-    """The rows of a table in the file `cases.toml` beside a file of tests."""
-    return tomllib.loads(Path(file).with_name("cases.toml").read_text(encoding="utf-8"))[table]
+def cases(test, name):
+    """Cases of a test: those of this name in the file cases.toml beside it, or in the folder above."""
+    folder = next(each for each in Path(test).parents if (each / "cases.toml").is_file())
+    return tomllib.loads((folder / "cases.toml").read_text(encoding="utf-8"))[name]
 
 
 def ran(*command, cwd=ROOT, check=False, **options):

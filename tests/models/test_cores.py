@@ -5,6 +5,7 @@ import os
 import pytest
 
 from models.cores import cores
+from tests.make import cases
 
 
 def cgroup(tmp_path, files, own="0::/\n"):
@@ -16,18 +17,7 @@ def cgroup(tmp_path, files, own="0::/\n"):
     return tmp_path / "cgroup", tmp_path / "own"
 
 
-@pytest.mark.parametrize(
-    ("files", "own", "expected"),
-    [
-        ({"cpu.max": "300000 100000\n"}, "0::/\n", 3),
-        ({"cpu.max": "50000 100000\n"}, "0::/\n", 1),
-        ({"cpu.max": "max 100000\n"}, "0::/\n", 64),
-        ({"cpu.max": "max 100000\n", "a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, "0::/a/b\n", 2),
-        ({"cpu/cpu.cfs_quota_us": "250000\n", "cpu/cpu.cfs_period_us": "100000\n"}, "1:cpu:/\n", 2),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, "1:cpu:/\n", 64),
-        ({}, "", 64),
-    ],
-)
+@pytest.mark.parametrize(("files", "own", "expected"), cases(__file__, "cores"))
 def test_available_cores_are_limited_by_the_cgroup_quota(tmp_path, monkeypatch, files, own, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     assert cores(*cgroup(tmp_path, files, own)) == expected

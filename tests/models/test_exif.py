@@ -10,6 +10,7 @@ from PIL.TiffImagePlugin import IFDRational
 
 from models.exif import Capture, read_capture, read_sidecar
 from models.preprocess import read_picture
+from tests.make import cases
 from tests.models.pictures import FORMATS, encode
 from tests.serving.decoding.running_pool import RunningPool
 from training.dataset.audit.examine import examine
@@ -36,11 +37,6 @@ def at(latitude, north="N", longitude=EAST, east="E", **more):
     }
 
 
-def digitized(written, **original):
-    tags = {ExifTags.Base.DateTimeDigitized: written, ExifTags.Base.OffsetTimeDigitized: "+02:00"}
-    return {EXIF: tags | {ExifTags.Base[name]: value for name, value in original.items()}}
-
-
 def exif(blocks):
     found = Image.Exif()
     found[ExifTags.Base.Make] = "a camera"  # PNG and AVIF are written without EXIF data if there is no such tag
@@ -52,59 +48,20 @@ def exif(blocks):
     return found
 
 
-FORMS = {
-    "nothing": ({}, None, None),
-    "day and time": (taken(NOON), "2026-07-04T12:30:01", None),
-    "offset from UTC": (taken(NOON, "+02:00"), "2026-07-04T12:30:01+02:00", None),
-    "offset west of UTC at the turn of the year": (
-        taken("2026:12:31 23:30:00", "-09:30"), "2026-12-31T23:30:00-09:30", None,
-    ),
-    "offset that is none": (taken(NOON, "soon"), "2026-07-04T12:30:01", None),
-    "offset of two days": (taken(NOON, "+48:00"), "2026-07-04T12:30:01", None),
-    "fraction in the place of the offset": (taken(NOON, ".12345"), "2026-07-04T12:30:01", None),
-    "text after the time": (taken(f"{NOON}Z"), "2026-07-04T12:30:01", None),
-    "clock that was never set": (taken("0000:00:00 00:00:00"), None, None),
-    "unknown date": (taken("    :  :     :  :  "), None, None),
-    "day that does not exist": (taken("2026:02:30 12:30:01"), None, None),
-    "hour that does not exist": (taken("2026:07:04 25:30:01"), None, None),
-    "24 for the hour after midnight": (taken("2015:08:22 24:08:19"), "2015-08-22T00:08:19", None),
-    "leap second": (taken("2026:07:04 12:30:60"), "2026-07-04T12:30:59", None),
-    "second that does not exist": (taken("2026:07:04 12:30:61"), None, None),
-    "day with dashes": (taken("2026-07-04 12:30:01"), "2026-07-04T12:30:01", None),
-    "numbers without leading zeros": (taken("2026:7:4  1:05:09"), "2026-07-04T01:05:09", None),
-    "day with points": (taken("2026.07.04 12:30:01"), "2026-07-04T12:30:01", None),
-    "two signs in one day": (taken("2026-07:04 12:30:01"), None, None),
-    "ISO 8601": (taken("2026-07-04T12:30:01"), "2026-07-04T12:30:01", None),
-    "ISO 8601 with offset": (taken("2026-07-04T12:30:01.5-03:00", "+02:00"), "2026-07-04T12:30:01-03:00", None),
-    "ISO 8601 without seconds": (taken("2026-07-04T12:30Z"), "2026-07-04T12:30:00+00:00", None),
-    "time of the digitization only": (digitized(NOON), "2026-07-04T12:30:01+02:00", None),
-    "time of the digitization beside an empty one": (
-        digitized(NOON, DateTimeOriginal="  "), "2026-07-04T12:30:01+02:00", None,
-    ),
-    "time of the digitization beside zeros": (digitized(NOON, DateTimeOriginal="0000:00:00 00:00:00"), None, None),
-    "time of the last change only": ({EXIF: {}, "DateTime": NOON}, None, None),
-    "day without a time": (taken("2026:07:04"), None, None),
-    "day and place": (taken(NOON) | at(NORTH), "2026-07-04T12:30:01", (48.51, 2.25)),
-    "south and west": (at(NORTH, "S", EAST, "W"), None, (-48.51, -2.25)),
-    "whole words": (at(NORTH, "South", EAST, "west"), None, (-48.51, -2.25)),
-    "no hemisphere": (at(NORTH, ""), None, None),
-    "hemispheres exchanged": (at(NORTH, "E", EAST, "N"), None, None),
-    "decimal minutes": (at((48.0, 30.6, 0.0)), None, (48.51, 2.25)),
-    "decimal minutes without seconds": (at((48.0, 30.6), "N", (2.0, 15.0), "E"), None, (48.51, 2.25)),
-    "degrees alone": (at((48.51,)), None, None),
-    "seconds that are not filled in": (at((48.0, 30.6, IFDRational(0, 0))), None, (48.51, 2.25)),
-    "seconds of a damaged fraction": (at((48.0, 30.6, IFDRational(5, 0))), None, None),
-    "minutes that are not filled in": (at((48.0, IFDRational(0, 0), 0.0)), None, None),
-    "minutes that are not filled in, without seconds": (at((48.0, IFDRational(0, 0))), None, None),
-    "nothing that is filled in": (at((IFDRational(0, 0),) * 3), None, None),
-    "place that the receiver has not measured": (at(NORTH, GPSStatus="V"), None, None),
-    "place that the receiver has measured": (at(NORTH, GPSStatus="A"), None, (48.51, 2.25)),
-    "north of the pole": (at((91.0, 0.0, 0.0)), None, None),
-    "east of the date line": (at(NORTH, "N", (181.0, 0.0, 0.0)), None, None),
-    "no fix": (at((0.0, 0.0, 0.0), "N", (0.0, 0.0, 0.0), "E"), None, None),
-    "on the equator": (at((0.0, 0.0, 0.0)), None, (0.0, 2.25)),
-    "seconds finer than a tenth of a degree": (at((48.0, 29.0, 59.0)), None, (48.0 + 29 / 60 + 59 / 3600, 2.25)),
-}  # fmt: skip
+def blocks_of(form):
+    """The blocks of EXIF data of a case: fractions are written as text."""
+    gps = form.get("gps", {})
+    return {
+        EXIF: {ExifTags.Base[name]: value for name, value in form.get("exif", {}).items()},
+        ExifTags.IFD.GPSInfo: {GPS[n]: tuple(map(angle, v)) if isinstance(v, list) else v for n, v in gps.items()},
+    } | ({"DateTime": form["changed"]} if "changed" in form else {})
+
+
+def angle(part):
+    return IFDRational(*map(int, part.split("/"))) if isinstance(part, str) else part
+
+
+FORMS = cases(__file__, "exif")
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +69,9 @@ def read_by_both(tmp_path_factory):
     """Form -> what a decoder child of the service read, and what `prepare` found."""
     folder = tmp_path_factory.mktemp("forms")
     files = {}
-    for number, (name, (blocks, *_)) in enumerate(FORMS.items()):
+    for number, (name, form) in enumerate(FORMS.items()):
         files[name] = folder / f"{number}.jpg"
-        files[name].write_bytes(encode(Image.new("RGB", (64, 64), "green"), "JPEG", exif=exif(blocks)))
+        files[name].write_bytes(encode(Image.new("RGB", (64, 64), "green"), "JPEG", exif=exif(blocks_of(form))))
     pictures = list(files.items())
     found = {}
     with RunningPool(1) as pool:
@@ -127,7 +84,7 @@ def read_by_both(tmp_path_factory):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_service_and_training_read_a_form_alike(name, read_by_both):
-    _, taken_at, coordinates = FORMS[name]
+    taken_at, coordinates = FORMS[name].get("time"), FORMS[name].get("place")
     asked, learned = read_by_both[name]
     assert (asked.taken_at and asked.taken_at.isoformat()) == taken_at
     assert (learned.taken_at and learned.taken_at.isoformat()) == (taken_at and taken_at[:19])

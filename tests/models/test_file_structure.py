@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from models.errors import TooManyPixels, UnreadableImage, UnsupportedFormat
 from models.file_structure import MAX_FILLER_BYTES, MAX_PARTS, MAX_SCANS, check_structure, jpeg_scans
 from models.preprocess import read_picture, upright_size
+from tests.make import cases
 from tests.models.hostile import (
     jpeg_with_comments,
     jpeg_with_filler,
@@ -68,23 +69,8 @@ def described(version, iloc):
     return meta + struct.pack(">I4s", 100 - len(meta), b"mdat").ljust(100 - len(meta), b"\0")
 
 
-# Fields: sizes of the four numbers in half bytes, number of items; item, from version 1 on its method, reference, base;
-# number of extents; index, offset and length of each.
-EXTENTS = {
-    "to the end": (0, "HHHHHII", (0x4400, 1, 7, 0, 1, 60, 40), 0),
-    "past the end": (0, "HHHHHII", (0x4400, 1, 7, 0, 1, 60, 41), 1),
-    "first of two": (0, "HHHHHIIII", (0x4400, 1, 7, 0, 2, 60, 43, 60, 1), 3),
-    "from a base": (0, "HHHHIHII", (0x4440, 1, 7, 0, 30, 1, 30, 45), 5),
-    "with an index": (1, "HHHHHHQII", (0x4408, 1, 7, 0, 0, 1, 9, 60, 42), 2),
-    "wide numbers": (2, "HIIHHHII", (0x4400, 1, 7, 0, 0, 1, 60, 46), 6),
-    "inside idat": (1, "HHHHHHII", (0x4400, 1, 7, 1, 0, 1, 0, 8), 0),
-    "past idat": (1, "HHHHHHII", (0x4400, 1, 7, 1, 0, 1, 0, 90), 42),
-    "inside another picture": (1, "HHHHHHII", (0x4400, 1, 7, 2, 0, 1, 90, 90), 0),
-}
-
-
-@pytest.mark.parametrize(("version", "fields", "values", "missing"), EXTENTS.values(), ids=EXTENTS)
-def test_every_extent_ends_inside_the_file(version, fields, values, missing):
+@pytest.mark.parametrize(("name", "version", "fields", "values", "missing"), cases(__file__, "extents"))
+def test_every_extent_ends_inside_the_file(name, version, fields, values, missing):
     data = described(version, struct.pack(f">{fields}", *values))
     refused = pytest.raises(UnreadableImage, match=f"got {len(data)} of at least {len(data) + missing} bytes")
     with refused if missing else nullcontext():
