@@ -215,7 +215,9 @@ class Fetcher:
                 part.restart(version=_version(response))
             part.total = total
             part.is_page = response.headers.get("Content-Type", "").startswith("text/html")
-            part.has_end = status == 206 or total is not None or "Transfer-Encoding" in response.headers
+            part.has_end = (
+                status == 206 or total is not None
+            )  # chunks end in order where a server behind a proxy was cut
             self._require_length(file, part, total or 0)
             watch(part.position, 0)
             with part.path.open("r+b" if part.position else "wb") as stream:

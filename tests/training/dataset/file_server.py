@@ -8,7 +8,7 @@ from unittest.mock import patch
 from tests.make import http_server
 
 PIECE = 100_000
-"""Bytes of an answer with the fault "piece"."""
+"""Bytes of an answer with the fault "piece", or "some piece", whose answer does not tell the length of the file."""
 
 
 class FileServer:
@@ -21,6 +21,7 @@ class FileServer:
         self.files = files
         self.tag = '"one"'
         self.tells_length = True
+        self.chunks = False
         self.faults = []
         self.asked = []
         self.hold = threading.Event()
@@ -45,17 +46,21 @@ class FileServer:
             start = int(span.removeprefix("bytes=").removesuffix("-")) // (2 if fault == "another span" else 1)
             status = 206 if start < len(content) and fault != "ends here" else 416
         body = content[start:] if status in {200, 206} else b""
-        if fault == "piece":
+        if fault in {"piece", "some piece"}:
             status = 206
             body = body[:PIECE]
         if status == 206:
-            headers["Content-Range"] = f"bytes {start}-{start + len(body) - 1}/{len(content)}"
+            total = "*" if fault == "some piece" else len(content)
+            headers["Content-Range"] = f"bytes {start}-{start + len(body) - 1}/{total}"
         if status == 416:
             headers["Content-Range"] = f"bytes */{start if fault == 'ends here' else len(content)}"
         if isinstance(fault, tuple):
             status, headers["Retry-After"] = fault
         request.send_response(status)
-        if self.tells_length:
+        if self.chunks:
+            headers["Transfer-Encoding"] = "chunked"
+            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        elif self.tells_length:
             headers["Content-Length"] = str(len(body))
         for name, value in headers.items():
             request.send_header(name, value)

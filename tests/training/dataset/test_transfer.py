@@ -90,18 +90,20 @@ def test_another_run_continues_if_a_checksum_is_known(server, tmp_path, checksum
     assert starts(server) == [start]
 
 
-def test_an_answer_in_pieces_goes_on_where_the_piece_ends(server, tmp_path, waits):
-    server.faults = ["piece"] * 9
+@pytest.mark.parametrize("piece", ["piece", "some piece"])
+def test_an_answer_in_pieces_goes_on_where_the_piece_ends(server, tmp_path, waits, piece):
+    server.faults = [piece] * 6
     assert not fetch(server, tmp_path / "a.tar.gz", checksum="")
     assert (tmp_path / "a.tar.gz").read_bytes() == CONTENT
-    assert starts(server) == [*range(0, len(CONTENT), PIECE)]
+    assert starts(server)[:6] == [*range(0, len(CONTENT), PIECE)]
     assert not waits
 
 
-def test_a_piece_that_cannot_be_continued_is_not_taken_for_the_whole(server, tmp_path, waits):
+@pytest.mark.parametrize(("piece", "total"), [("piece", "502,000"), ("some piece", r"\?")])
+def test_a_piece_that_cannot_be_continued_is_not_taken_for_the_whole(server, tmp_path, waits, piece, total):
     server.tag = ""
-    server.faults = ["piece"] * 9
-    with pytest.raises(NoAnswer, match="only 100,000 of 502,000 bytes came"):
+    server.faults = [piece] * 9
+    with pytest.raises(NoAnswer, match=f"only 100,000 of {total} bytes came"):
         fetch(server, tmp_path / "a.tar.gz", checksum="", attempts=3)
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz.part"]
 
@@ -116,6 +118,8 @@ def test_status_416_at_a_cut_is_not_taken_for_the_end(server, tmp_path, waits):
     ("tells_length", "options", "problem"),
     [
         (False, {"checksum": ""}, r"without a length\): give its checksum"),
+        ("in chunks", {"checksum": ""}, r"without a length\): give its checksum"),
+        ("in chunks", {}, ""),
         (False, {}, ""),
         (False, {"checksum": "", "num_bytes": len(CONTENT)}, ""),
         (False, {"checksum": "", "is_picture": True}, "no picture: bytes starting 00 01"),
@@ -125,7 +129,8 @@ def test_status_416_at_a_cut_is_not_taken_for_the_end(server, tmp_path, waits):
     ],
 )
 def test_complete_is_the_announced_length_or_a_checksum(server, tmp_path, tells_length, options, problem):
-    server.tells_length = tells_length
+    server.tells_length = tells_length is True
+    server.chunks = tells_length == "in chunks"
     if problem:
         with pytest.raises(DataError, match=problem):
             fetch(server, tmp_path / "a.tar.gz", **options)
@@ -134,11 +139,12 @@ def test_complete_is_the_announced_length_or_a_checksum(server, tmp_path, tells_
     assert [path.name for path in tmp_path.iterdir()] == [] if problem else ["a.tar.gz"]
 
 
-@pytest.mark.parametrize(("fault", "problem"), [("", ""), ("cut", "no picture: cut off")])
-def test_or_a_picture_that_decodes(server, tmp_path, fault, problem):
-    server.files["/a.tar.gz"] = jpeg(GREEN)
+@pytest.mark.parametrize("chunks", [False, True])
+@pytest.mark.parametrize(("end", "problem"), [(None, ""), (-300, "no picture: cut off")])
+def test_or_a_picture_that_decodes(server, tmp_path, chunks, end, problem):
+    server.files["/a.tar.gz"] = jpeg(GREEN)[:end]
+    server.chunks = chunks
     server.tells_length = False
-    server.faults = [fault]
     if problem:
         with pytest.raises(DataError, match=problem):
             fetch(server, tmp_path / "a.jpg", checksum="", is_picture=True)

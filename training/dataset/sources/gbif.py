@@ -23,7 +23,7 @@ from models.errors import DataError, some_of
 from models.names import genus_families, parse_name
 from training.dataset.audit.licenses import license_id
 from training.dataset.sources.photographs import Imported, Photograph, import_photographs, picture_path
-from training.dataset.sources.record import is_col_key, place_of
+from training.dataset.sources.record import is_col_key, may_be_plant, place_of
 
 TABLE_FILE: Final = "gbif.csv"
 _OCCURRENCES: Final = "http://rs.tdwg.org/dwc/terms/Occurrence"
@@ -34,7 +34,7 @@ _VERSION: Final = re.compile(r"-\d\.\d$")
 _MEDIA_TERMS: Final = ("identifier", "type", "format", "creator", "rightsHolder", "license")
 _KEYS: Final = ("kingdomKey", "orderKey", "familyKey", "genusKey", "speciesKey")
 _OCCURRENCE_TERMS: Final = (
-    "kingdom", "order", "family", "genus", "specificEpithet", "species", "scientificName", "taxonRank", *_KEYS,
+    "kingdom", "order", "family", "genus", "genericName", "specificEpithet", "species", "scientificName", "taxonRank", *_KEYS,
     "recordedBy", "eventDate", "decimalLatitude", "decimalLongitude", "hasGeospatialIssues", "basisOfRecord",
     "establishmentMeans", "degreeOfEstablishment",
 )  # fmt: skip
@@ -166,8 +166,9 @@ def _photographs(
 ) -> Iterator[Photograph]:
     for record in _rows(root, table, _OCCURRENCE_TERMS):
         pictures = media.pop(record["id"], [])
+        record["genus"] = record["genus"] or record["genericName"]
         name, key = _name_and_key(record)
-        if record["kingdom"] not in {"", "Plantae"}:
+        if not may_be_plant(record["kingdom"]):
             left_out[f"no plant: {record['kingdom']}"] += len(pictures)
         elif not name:
             left_out["known to no genus"] += len(pictures)

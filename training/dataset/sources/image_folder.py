@@ -57,7 +57,7 @@ def read_image_folder(name: str, root: Path, default_license: str = "") -> Sourc
     for prefix, split, folders in parts:
         for folder in folders:
             path = f"{prefix}{folder.name}"
-            ranks = _INATURALIST.fullmatch(folder.name)
+            ranks = _inaturalist(folder.name)
             if ranks and ranks["kingdom"] != "Plantae":
                 reason = f"it belongs to kingdom {ranks['kingdom']}; only Plantae is read"
                 count = sum(not _why_no_picture(entry) for _, entry in _below(folder, path))
@@ -137,13 +137,17 @@ def _parts(
         yield f"{folder.name}/", split if split != "train" or "test" in splits else None, class_folders
 
 
+def _inaturalist(folder: str) -> re.Match[str] | None:
+    return _INATURALIST.fullmatch(folder.replace(" ", "_"))
+
+
 def _plants(folders: Iterable[str]) -> dict[str, SourceClass]:
     """Returns the class of each folder name; its number is dropped, unless it alone tells two names apart."""
     plain = {folder: without_number(folder) for folder in folders}
     num_alike = Counter(plain.values())
     plants = {}
     for folder, name in plain.items():
-        if ranks := _INATURALIST.fullmatch(folder):
+        if ranks := _inaturalist(folder):
             plants[folder] = SourceClass(
                 class_id=folder,
                 name=f"{ranks['genus']} {ranks['epithet'].replace('_', ' ')}",

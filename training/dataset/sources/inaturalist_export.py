@@ -13,6 +13,7 @@ from models.errors import DataError, some_of
 from models.names import genus_families
 from models.text_table import TextTable
 from training.dataset.sources.photographs import SUFFIXES, Imported, Photograph, import_photographs, picture_path
+from training.dataset.sources.record import may_be_plant
 
 TABLE_FILE: Final = "observations.csv"
 _NEEDED: Final = ("id", "scientific_name", "image_url")
@@ -20,6 +21,7 @@ _NEEDED: Final = ("id", "scientific_name", "image_url")
 _COLUMNS: Final = {
     "scientific_name": "scientific_name",
     "common_name": "common_name",
+    "genus": "taxon_genus_name",
     "group": "id",
     "author": "user_login",
     "taken_on": "observed_on",
@@ -27,7 +29,7 @@ _COLUMNS: Final = {
     "longitude": "longitude",
     "cultivated": "captive_cultivated",
 }
-_OF_TAXON: Final = ("iconic_taxon_name", "taxon_genus_name", "taxon_species_name")
+_OF_TAXON: Final = ("iconic_taxon_name", "taxon_species_name")
 _READ: Final = dict.fromkeys((*_NEEDED, *_OF_TAXON, *_COLUMNS.values()), ())
 _PAUSE_S: Final = 1.0
 _MOST_LISTED: Final = 100
@@ -71,7 +73,7 @@ def import_observations(export: Path, out: Path, photographs: Path | None = None
         name = _name(row, genera)
         if not written:
             reason = "no scientific name"
-        elif row["iconic_taxon_name"] not in {"", "Plantae"}:
+        elif not may_be_plant(row["iconic_taxon_name"]):
             reason = f"no plant: {row['iconic_taxon_name']}"
         elif not name:
             above_genus[written] += 1

@@ -33,6 +33,11 @@ COL_KEYS_LEFT_OUT: Final = (
 _COL_KEY: Final = re.compile(r"COL:.*|(?=.*[B-Z])[2-9B-DF-HJ-NP-TV-Z]+")
 
 
+def may_be_plant(kingdom: str) -> bool:
+    """Returns whether a kingdom is that of plants, as data sets call it, or is not given."""
+    return kingdom.lower() in {"", "plantae", "viridiplantae"}
+
+
 def is_col_key(key: str) -> bool:
     """Returns whether a key can only be one of the Catalogue of Life; one of digits may be of GBIF's backbone too."""
     return _COL_KEY.fullmatch(key) is not None

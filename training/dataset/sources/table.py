@@ -32,7 +32,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "scientific_name": ("species", "latinname", "specificepithet"),
     "common_name": ("vernacularname",),
     "class_id": ("speciesid",),
-    "genus": (),
+    "genus": ("genericname",),
     "family": (),
     "order": (),
     "gbif_id": ("taxonkey", "gbiftaxonid", "gbifspeciesid"),

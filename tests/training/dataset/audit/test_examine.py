@@ -15,7 +15,7 @@ from PIL import ExifTags, Image
 from models.errors import DataError
 from tests.make import PHOTOS, kill_when
 from tests.waiting import wait_until
-from training.dataset.audit.examine import examine
+from training.dataset.audit.examine import examine, perceptual_hash
 from training.dataset.sources.record import ImageInfo, LeftOut
 from training.drawn import draw_plant
 
@@ -271,6 +271,12 @@ def hangs(process):
         return "wait_for_partner" in Path(f"/proc/{process.pid}/wchan").read_text()
     except OSError:
         return False
+
+
+def test_hashes_have_the_bits_of_those_that_are_stored():
+    pictures = [*(draw_plant(species, 0, 64) for species in range(3)), Image.new("L", (50, 40), 77)]
+    found = [f"{perceptual_hash(picture):016x}" for picture in pictures]
+    assert found == ["b646be51447be382", "ba0325f3be3648a3", "b6090ca9d63e36dc", "8000000000000000"]
 
 
 @pytest.mark.photos

@@ -24,7 +24,7 @@ MEDIA_TERMS = [GBIF + "gbifID", *(DC + word for word in f"{MEDIA} license rights
 RECORD = "basisOfRecord recordedBy establishmentMeans degreeOfEstablishment eventDate decimalLatitude decimalLongitude"
 RECORD_TERMS = [
     GBIF + "gbifID", DC + "identifier", DC + "license", *(DWC + word for word in RECORD.split()), GBIF + "species",
-    *(DWC + word for word in ["kingdom", "order", "family", "genus", "specificEpithet", "scientificName", "taxonRank"]),
+    *(DWC + word for word in "kingdom order family genus genericName specificEpithet scientificName taxonRank".split()),
     *(GBIF + word for word in ["hasGeospatialIssues", "speciesKey", "genusKey", "kingdomKey"]),
 ]  # fmt: skip
 BY, NC = "http://creativecommons.org/licenses/by/4.0/", "http://creativecommons.org/licenses/by-nc/4.0/"
@@ -180,6 +180,9 @@ FULL = {"scientificName": "Quercus petraea (Matt.) Liebl.", "taxonRank": "SPECIE
         ({"species": "Quercus robur", "kingdomKey": "P"}, "Quercus robur", f"COL:{SPECIES_KEY}"),
         ({"species": "Quercus robur", "speciesKey": "4RNCX"}, "Quercus robur", "COL:4RNCX"),
         ({"species": "Quercus robur", "kingdomKey": "6"}, "Quercus robur", SPECIES_KEY),
+        ({"species": "Quercus robur", "kingdom": "PLANTAE"}, "Quercus robur", SPECIES_KEY),
+        ({"species": "Quercus robur", "kingdom": "Viridiplantae"}, "Quercus robur", SPECIES_KEY),
+        ({"genus": "", "genericName": "Quercus", "specificEpithet": "robur"}, "Quercus robur", ""),
     ],
 )
 def test_a_record_has_the_name_and_key_of_its_species_or_genus(tmp_path, monkeypatch, changes, name, key):

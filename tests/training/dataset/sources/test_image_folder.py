@@ -110,20 +110,22 @@ SPIDER = "00012_Animalia_Arthropoda_Arachnida_Araneae_Agelenidae_Agelenopsis_nae
 AGARIC = "05683_Fungi_Basidiomycota_Agaricomycetes_Agaricales_Agaricaceae_Agaricus_campestris"
 
 
-def test_folders_of_inaturalist_2021_are_read_as_with_its_json_files(tmp_path):
-    pictures = [f"2021_train_mini/{SUNFLOWER}/1.jpg", f"2021_valid/{SUNFLOWER}/2.jpg"]
-    make(tmp_path, *pictures, f"2021_train_mini/{SPIDER}/1.jpg", f"2021_train_mini/{SPIDER}/2.jpg")
-    make(tmp_path, f"2021_valid/{AGARIC}/1.jpg", f"2021_valid/{AGARIC}/notes.txt")
+@pytest.mark.parametrize("sign", "_ ")
+def test_folders_of_inaturalist_2021_are_read_as_with_its_json_files(sign, tmp_path):
+    sunflower, spider, agaric = (name.replace("_", sign) for name in (SUNFLOWER, SPIDER, AGARIC))
+    pictures = [f"2021_train_mini/{sunflower}/1.jpg", f"2021_valid/{sunflower}/2.jpg"]
+    make(tmp_path, *pictures, f"2021_train_mini/{spider}/1.jpg", f"2021_train_mini/{spider}/2.jpg")
+    make(tmp_path, f"2021_valid/{agaric}/1.jpg", f"2021_valid/{agaric}/notes.txt")
     reading = read_image_folder("inat", tmp_path)
     assert [(record.path, record.split) for record in reading.records] == [
         (pictures[0], None),
         (pictures[1], "validation"),
     ]
     ranks = {"genus": "Helianthus", "family": "Asteraceae", "order": "Asterales"}
-    plant = SourceClass(class_id=SUNFLOWER, name="Helianthus annuus", is_scientific=True, **ranks)
+    plant = SourceClass(class_id=sunflower, name="Helianthus annuus", is_scientific=True, **ranks)
     assert {record.plant for record in reading.records} == {plant}
     assert [(left.picture, left.code, left.num_pictures) for left in reading.left_out] == [
-        (f"inat:2021_train_mini/{SPIDER}", "not_a_plant", 2), (f"inat:2021_valid/{AGARIC}", "not_a_plant", 1)
+        (f"inat:2021_train_mini/{spider}", "not_a_plant", 2), (f"inat:2021_valid/{agaric}", "not_a_plant", 1)
     ]  # fmt: skip
 
 

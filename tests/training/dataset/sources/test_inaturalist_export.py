@@ -8,8 +8,10 @@ import pytest
 from models.errors import DataError
 from tests.serving.tiny import BLUE, GREEN, RED, draw, jpeg
 from tests.training.dataset.file_server import FileServer
+from training.dataset.classes import build_classes
 from training.dataset.sources import inaturalist_export
 from training.dataset.sources.inaturalist_export import import_observations
+from training.dataset.sources.table import read_table
 from training.dataset.transfer import Fetcher
 from training.prepare import InaturalistExport, run
 
@@ -108,10 +110,17 @@ def test_a_word_alone_is_a_genus_by_the_list_or_by_the_name_of_a_species(tmp_pat
 
 
 def test_the_columns_of_ranks_decide_what_a_word_alone_is(tmp_path):
-    genera = dict.fromkeys(HIGHER, "") | {"Lobatae": "Quercus", "Chara": "Chara", "Quercus rubra": "Quercus"}
+    genera = dict.fromkeys(HIGHER, "") | {"Lobatae": "Quercus", "Zzyzxus": "Zzyzxus", "Quercus rubra": "Quercus"}
     rows = [observation(number, name, taxon_genus_name=genus) for number, (name, genus) in enumerate(genera.items())]
     found, left_out = names_of(tmp_path, rows, [*HEADER, "taxon_genus_name"])
-    assert found == {"Lobatae": "Quercus", "Chara": "Chara", "Quercus rubra": "Quercus rubra"}
+    assert found == {"Lobatae": "Quercus", "Zzyzxus": "Zzyzxus", "Quercus rubra": "Quercus rubra"}
+    table = read_table("inaturalist", tmp_path / "data" / "observations.csv")
+    taxa = build_classes({"s": [record.plant for record in table.records]}, "within_sources").taxonomy.taxa
+    assert [(taxon.scientific_name, taxon.rank, taxon.genus) for taxon in taxa] == [
+        ("Quercus", "genus", "Quercus"),
+        ("Quercus rubra", "species", "Quercus"),
+        ("Zzyzxus", "genus", "Zzyzxus"),
+    ]
     assert left_out == {"known to no genus: Cichorieae, Inuleae, Polypodiidae, Rosaceae": 4}
 
 

@@ -100,6 +100,11 @@ def test_the_usual_spellings_of_columns_are_read(header, cells, field, value, tm
     assert contents.notes == ()
 
 
+def test_generic_name_is_the_genus(tmp_path):
+    (record,) = read(tmp_path, "path,genericName,specificEpithet\na.jpg,Quercus,robur\n")
+    assert (record.plant.name, record.plant.genus) == ("Quercus robur", "Quercus")
+
+
 def test_columns_of_path_and_name_have_usual_spellings_and_ours_come_first(tmp_path):
     (record,) = read(
         tmp_path, "species,image,ScientificName,scientific_name,dwc:taxonKey,gbifID\nx,a.jpg,y,Rosa canina,8395064,4\n"
