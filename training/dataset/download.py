@@ -245,11 +245,8 @@ def _complete(file: RemoteFile, fetcher: Fetcher, progress: Progress, tell: Call
     """Makes sure of a file, and returns a sentence about it."""
     task = progress.add_task(file.path.name, total=file.num_bytes)
 
-    def watch(position: int, moved: int) -> None:
-        if moved:
-            progress.advance(task, moved)
-        else:  # a start there is no speed
-            progress.reset(task, completed=position)
+    def watch(position: int) -> None:
+        progress.update(task, completed=position)
 
     done = "checked" if file.checksum else "unchecked"
     if file.path.exists():

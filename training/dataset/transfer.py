@@ -1,8 +1,8 @@
 """Fetches files from other people's servers: politely, and in a way that a cut, a kill or a power failure cannot spoil.
 
-Until it is complete a file is called NAME.part. Another attempt continues there if the server has the same version,
-another run if a checksum is known. Complete means the length that was announced, or a checksum, or a picture that
-decodes.
+Until it is complete a file is called NAME.part. Another attempt, or another run, continues there if a checksum is known,
+since nothing else tells that two versions were joined. Complete means the length that was announced, or a checksum, or
+a picture that decodes.
 """
 
 import hashlib
@@ -32,14 +32,13 @@ _LONGEST_PAUSE_S: Final = 60.0
 _LONGEST_RETRY_AFTER_S: Final = 600.0
 _READ_BYTES: Final = 1 << 20
 _SNIFFED_BYTES: Final = 256  # as many as `sniff_format` looks at
-_SPEED_S: Final = 30.0
-_LEAST_BYTES: Final = 60_000  # in so many seconds: a modem of 1998 is three times as fast
-_TIMEOUT: Final = httpx2.Timeout(_SPEED_S, connect=10.0)
+_LEAST_BYTES: Final = 60_000  # that an attempt must bring, so that failures are no longer in a row
+_TIMEOUT: Final = httpx2.Timeout(30.0, connect=10.0)
 _MOST_REDIRECTS: Final = 20
 _TRY_LATER: Final = frozenset({408, 425, 429})  # and all from 500; other statuses stay what they are
 
-Watcher = Callable[[int, int], None]
-"""Gets the position in a file, and how many bytes it moved: 0 after a start at that position."""
+Watcher = Callable[[int], None]
+"""Gets the position in a file."""
 Result = TypeVar("Result")
 
 
@@ -93,7 +92,7 @@ class Fetcher:
             pause_s: Least time between the starts of two requests to one host.
             max_bytes: Longest file of those whose length is not known before.
             max_s: Longest time for a file.
-            tell: Gets a sentence before a pause, and about a file that changed.
+            tell: Gets a sentence before a pause, and about a file that starts again.
         """
         self.stopped = Event()
         """Once set, running transfers end with an error."""
@@ -124,7 +123,7 @@ class Fetcher:
 
         return self._persist(url, ask, lambda: 0)
 
-    def fetch(self, file: RemoteFile, *, watch: Watcher = lambda *_: None) -> None:
+    def fetch(self, file: RemoteFile, *, watch: Watcher = lambda _: None) -> None:
         """Fetches a file; what an earlier run has of one with a checksum stays.
 
         Raises:
@@ -148,7 +147,7 @@ class Fetcher:
         except OSError as error:  # for example if the disk is full
             raise OSError(error.errno, error.strerror, str(file.path)) from error
 
-    def require_content(self, path: Path, file: RemoteFile, watch: Watcher = lambda *_: None) -> None:
+    def require_content(self, path: Path, file: RemoteFile, watch: Watcher = lambda _: None) -> None:
         """Compares length and checksum of a copy with the published ones; a wrong copy is renamed to NAME.wrong.
 
         Raises:
@@ -171,12 +170,11 @@ class Fetcher:
 
     def _checksum(self, path: Path, kind: str, watch: Watcher) -> str:
         digest = hashlib.new(kind, usedforsecurity=False)
-        watch(0, 0)
         with path.open("rb") as stream:
             while chunk := stream.read(_READ_BYTES):
                 self.go_on()
                 digest.update(chunk)
-                watch(stream.tell(), len(chunk))
+                watch(stream.tell())
         return f"{kind}:{digest.hexdigest()}"
 
     def go_on(self) -> None:
@@ -190,68 +188,41 @@ class Fetcher:
 
     def _append(self, file: RemoteFile, part: "_Part", watch: Watcher) -> bool:
         """Appends to a part what one answer gives from its end on, and returns whether that is the end of the file."""
-        if not (part.version or file.checksum):
-            part.position = 0  # nothing would tell that two versions were joined
+        if not file.checksum:
+            part.restart()
         headers = {"Range": f"bytes={part.position}-"} if part.position else {}
-        if part.position and part.version:
-            headers["If-Range"] = part.version
         with self._answer("GET", file.url, headers) as response:
             status = response.status_code
-            start, length = _extent(response)
-            total = part.total if length is None else length
-            changed = bool(part.version) and _version(response) not in {"", part.version}
+            start, total = _extent(response)
             if part.position and status == 200:
-                why = "has changed" if changed else "comes from a server without Range"
-                self._tell(without_password(f"{file.url} {why}: starting again"))
+                self._tell(without_password(f"{file.url} comes from a server without Range: starting again"))
                 part.restart()
-                total = length
-            elif changed or start != part.position or part.total not in {None, total} or (status == 416 and not start):
+            elif start != part.position or part.total not in {None, total} or (status == 416 and not start):
                 part.restart()
-                reason = "it has changed" if changed else f"status {status} to a range"
-                raise _TryAgainError(f"{reason}, starting again")
+                raise _TryAgainError(f"status {status} to a range, starting again")
             elif status == 416:
                 return True
-            if not part.position:
-                part.restart(version=_version(response))
             part.total = total
             part.is_page = response.headers.get("Content-Type", "").startswith("text/html")
-            part.has_end = (
-                status == 206 or total is not None
-            )  # chunks end in order where a server behind a proxy was cut
             self._require_length(file, part, total or 0)
-            watch(part.position, 0)
             with part.path.open("r+b" if part.position else "wb") as stream:
                 stream.truncate(part.position)
                 stream.seek(part.position)
-                for chunk in self._steady(response, part):
+                for chunk in response.iter_raw():
+                    self.go_on()
                     stream.write(chunk)
                     part.position += len(chunk)
-                    watch(part.position, len(chunk))
+                    watch(part.position)
                     self._require_length(file, part, part.position)
+                    if monotonic() - part.began > self._max_s:
+                        raise _TryAgainError(f"not whole after {self._max_s:g} s")
                 stream.flush()
                 os.fsync(stream.fileno())
         if status == 200 or part.position == total:
             return True
-        if part.position == start or not (part.version or file.checksum):
+        if part.position == start or not file.checksum:
             raise _TryAgainError(f"only {part.position:,} of {'?' if total is None else f'{total:,}'} bytes came")
         return False
-
-    def _steady(self, response: httpx2.Response, part: "_Part") -> Iterator[bytes]:
-        """Yields the body of an answer as long as it comes fast enough."""
-        mark = monotonic()
-        num_bytes = 0
-        for chunk in response.iter_raw():
-            self.go_on()
-            yield chunk
-            now = monotonic()
-            num_bytes += len(chunk)
-            if now - mark > _SPEED_S:
-                if num_bytes < _LEAST_BYTES:
-                    raise _TryAgainError(f"slower than {_LEAST_BYTES / _SPEED_S / 1e3:g} kB a second")
-                mark = now
-                num_bytes = 0
-            if now - part.began > self._max_s:
-                raise _TryAgainError(f"not whole after {self._max_s:g} s")
 
     def _require_length(self, file: RemoteFile, part: "_Part", num_bytes: int) -> None:
         most = self._max_bytes if file.num_bytes is None else file.num_bytes
@@ -324,19 +295,13 @@ class _Part:
 
     def __init__(self, file: RemoteFile) -> None:
         self.path = file.path.with_name(f"{file.path.name}.part")
-        # Without a checksum nothing would tell what a power failure took, or that the file has changed since.
-        self.position = self.path.stat().st_size if file.checksum and self.path.exists() else 0
         self.began = monotonic()
-        self.restart(self.position)
+        self.restart(self.path.stat().st_size if self.path.exists() else 0)
 
-    def restart(self, position: int = 0, version: str = "") -> None:
+    def restart(self, position: int = 0) -> None:
         self.position = position
-        self.version = version
-        """The server's word for the version of the file."""
         self.total: int | None = None
         """Length of the file, as an answer announced it."""
-        self.has_end = True
-        """Whether an answer that is cut would have been noticed."""
         self.is_page = False
 
     def remove(self) -> None:
@@ -361,10 +326,10 @@ def _require_whole(file: RemoteFile, part: _Part) -> None:
     why = ""
     remedy = "look at the address in a browser"
     if file.is_picture:
-        why = why_no_picture(part.path, decodes=not part.has_end)
+        why = why_no_picture(part.path, decodes=part.total is None)
     elif part.is_page and not file.checksum and file.path.suffix not in {".html", ".htm"}:
         why = "a page in place of the file"
-    elif not (part.has_end or file.checksum or file.num_bytes is not None):
+    elif not file.checksum and part.total is None and file.num_bytes is None:
         why = "an answer without a length"
         remedy = "give its checksum, as in https://HOST/FILE#md5=SUM"
     if why:
@@ -392,12 +357,6 @@ def _extent(response: httpx2.Response) -> tuple[int | None, int | None]:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
-
-
-def _version(response: httpx2.Response) -> str:
-    """What names the version of a file in If-Range, which takes no weak ETag."""
-    tag: str = response.headers.get("ETag", "")
-    return tag if tag.startswith('"') else str(response.headers.get("Last-Modified", ""))
 
 
 def _host(url: str) -> str:

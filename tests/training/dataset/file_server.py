@@ -12,16 +12,15 @@ PIECE = 100_000
 
 
 class FileServer:
-    """Gives files with ETag and Range; `faults` are what it does first, one of them a request.
+    """Gives files with Range; `faults` are what it does first, one of them a request.
 
-    A text in place of a file's content is an address that it sends the reader to.
+    A text in place of a file's content is an address that it sends the reader to. It tells the `length` of a body by
+    its header, in "chunks", or not.
     """
 
     def __init__(self, files):
         self.files = files
-        self.tag = '"one"'
-        self.tells_length = True
-        self.chunks = False
+        self.length = "header"
         self.faults = []
         self.asked = []
         self.hold = threading.Event()
@@ -34,33 +33,32 @@ class FileServer:
 
     def answer(self, request):
         span = request.headers.get("Range", "")
-        self.asked.append((request.command, request.path, span, request.headers.get("If-Range", "")))
+        self.asked.append((request.command, request.path, span))
         fault = self.faults.pop(0) if self.faults and request.command == "GET" else ""
         content = self.files.get(request.path)
-        headers = {"ETag": self.tag} if self.tag else {}
-        headers |= {"Location": content} if isinstance(content, str) else {}
-        status = 404 if content is None else 302 if isinstance(content, str) else 200
-        start = 0
-        same = request.headers.get("If-Range") in {None, self.tag} or fault == "no If-Range"
-        if span and same and content and fault != "no Range":
-            start = int(span.removeprefix("bytes=").removesuffix("-")) // (2 if fault == "another span" else 1)
-            status = 206 if start < len(content) and fault != "ends here" else 416
-        body = content[start:] if status in {200, 206} else b""
-        if fault in {"piece", "some piece"}:
-            status = 206
-            body = body[:PIECE]
-        if status == 206:
-            total = "*" if fault == "some piece" else len(content)
-            headers["Content-Range"] = f"bytes {start}-{start + len(body) - 1}/{total}"
-        if status == 416:
-            headers["Content-Range"] = f"bytes */{start if fault == 'ends here' else len(content)}"
         if isinstance(fault, tuple):
-            status, headers["Retry-After"] = fault
+            self.send(request, fault[0], {"Retry-After": fault[1]})
+        elif content is None:
+            self.send(request, 404, {})
+        elif isinstance(content, str):
+            self.send(request, 302, {"Location": content})
+        else:
+            start = int(span[6:-1] or 0) // (2 if fault == "another span" else 1) * (fault != "no Range")
+            end = start + PIECE if "piece" in fault else len(content)
+            total = "*" if fault == "some piece" else start if fault == "ends here" else len(content)
+            status = 200 if end >= len(content) and not start else 206
+            headers = {} if status == 200 else {"Content-Range": f"bytes {start}-{end - 1}/{total}"}
+            if start >= len(content) or fault == "ends here":
+                status = 416
+                headers["Content-Range"] = f"bytes */{total}"
+            self.send(request, status, headers, content[start:end], fault)
+
+    def send(self, request, status, headers, body=b"", fault=""):
         request.send_response(status)
-        if self.chunks:
+        if self.length == "chunks":
             headers["Transfer-Encoding"] = "chunked"
             body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-        elif self.tells_length:
+        elif self.length == "header":
             headers["Content-Length"] = str(len(body))
         for name, value in headers.items():
             request.send_header(name, value)

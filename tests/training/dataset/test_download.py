@@ -218,7 +218,7 @@ def test_an_absolute_root_below_the_root_has_its_mirror(published):
 
 
 def test_a_file_without_a_length_may_not_fill_the_disk(published, monkeypatch):
-    published.server.tells_length = False
+    published.server.length = ""
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=3e9))
     with pytest.raises(DataError, match=r"too long \(expected at most 0 MB"):
         run(published, without=("inat", "plantnet"), keep_free_gb=3.0)

@@ -22,9 +22,10 @@ DC, DWC, GBIF = "http://purl.org/dc/terms/", "http://rs.tdwg.org/dwc/terms/", "h
 MEDIA = "type format identifier references title description source audience created creator contributor publisher"
 MEDIA_TERMS = [GBIF + "gbifID", *(DC + word for word in f"{MEDIA} license rightsHolder".split())]
 RECORD = "basisOfRecord recordedBy establishmentMeans degreeOfEstablishment eventDate decimalLatitude decimalLongitude"
+RANKS = "kingdom order family genus genericName specificEpithet scientificName taxonRank"
 RECORD_TERMS = [
     GBIF + "gbifID", DC + "identifier", DC + "license", *(DWC + word for word in RECORD.split()), GBIF + "species",
-    *(DWC + word for word in "kingdom order family genus genericName specificEpithet scientificName taxonRank".split()),
+    *(DWC + word for word in RANKS.split()),
     *(GBIF + word for word in ["hasGeospatialIssues", "speciesKey", "genusKey", "kingdomKey"]),
 ]  # fmt: skip
 BY, NC = "http://creativecommons.org/licenses/by/4.0/", "http://creativecommons.org/licenses/by-nc/4.0/"

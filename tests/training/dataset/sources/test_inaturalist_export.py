@@ -111,7 +111,10 @@ def test_a_word_alone_is_a_genus_by_the_list_or_by_the_name_of_a_species(tmp_pat
 
 def test_the_columns_of_ranks_decide_what_a_word_alone_is(tmp_path):
     genera = dict.fromkeys(HIGHER, "") | {"Lobatae": "Quercus", "Zzyzxus": "Zzyzxus", "Quercus rubra": "Quercus"}
-    rows = [observation(number, name, taxon_genus_name=genus) for number, (name, genus) in enumerate(genera.items())]
+    rows = [
+        observation(number, name, taxon_genus_name=genus, common_name="")
+        for number, (name, genus) in enumerate(genera.items())
+    ]
     found, left_out = names_of(tmp_path, rows, [*HEADER, "taxon_genus_name"])
     assert found == {"Lobatae": "Quercus", "Zzyzxus": "Zzyzxus", "Quercus rubra": "Quercus rubra"}
     table = read_table("inaturalist", tmp_path / "data" / "observations.csv")
