@@ -20,7 +20,7 @@ import tyro
 from PIL import Image, ImageDraw
 
 from models.cores import cores
-from models.errors import DataError, InputError
+from models.errors import DataError
 from training.dataset.classes import build_classes
 from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
 from training.dataset.selection import manifest_columns
@@ -41,17 +41,11 @@ _EPITHETS: Final = (("alba", "White"), ("aurea", "Golden"), ("montana", "Mountai
 
 
 def species_name(species: int) -> SourceClass:
-    """Returns the invented names of one species, in Latin and English style; no two species share one.
+    """Returns the invented names of one species, in Latin and English style; no two of 32,000 species share one.
 
     `class_id`, which has both names, is called as a class folder.
-
-    Raises:
-        InputError: There are not so many species.
     """
     number, member = divmod(species, _KIN)
-    if number >= _NUM_GENERA:
-        limit = f"less than {_NUM_GENERA * _KIN}"
-        raise InputError("the species number is too high", value=species, limit=limit, remedy="draw fewer species")
     genus = _genus(number)
     epithet, adjective = _EPITHETS[member]
     name = f"{genus} {epithet}"
@@ -141,7 +135,7 @@ def write_class_folders(command: Drawn) -> list[str]:
     """Draws a folder of JPEG pictures for each species, named `Common (Scientific)`; returns their paths below `out`.
 
     Raises:
-        BotanifyError: The folder is not empty, or there are not so many species.
+        DataError: The folder is not empty.
     """
     _require_empty(command.out, "name an empty or a new one")
     folders = {number: species_name(command.first + number).class_id for number in range(command.species)}
@@ -179,11 +173,7 @@ def ensure_training_data(data: DataRecipe) -> None:
     with TemporaryDirectory(".part", f".{data.data.name}.", data.data.parent, ignore_cleanup_errors=True) as temporary:
         drawn = Path(temporary) / data.data.name
         _draw_training_data(drawn, data.drawn_species)
-        try:
-            drawn.replace(data.data)
-        except OSError:  # another process may have been faster
-            if not (data.data / MANIFEST_FILE).is_file():
-                raise
+        drawn.replace(data.data)
 
 
 def _draw_training_data(folder: Path, num_species: int) -> None:

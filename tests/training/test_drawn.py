@@ -1,3 +1,4 @@
+import hashlib
 import shutil
 from collections import Counter
 
@@ -5,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.errors import DataError, InputError
+from models.errors import DataError
 from tests.training.debug_data import DEBUG, debug_data
 from training import drawn
 from training.dataset.manifest import INDEX_FILE, Manifest
@@ -21,8 +22,8 @@ from training.drawn import (
 from training.recipe import DataRecipe
 
 
-def asked(folder, num_species=1):
-    return DataRecipe(data=folder, drawn_species=num_species)
+def ensure(folder, num_species=1):
+    ensure_training_data(DataRecipe(data=folder, drawn_species=num_species))
 
 
 def files(folder):
@@ -32,10 +33,8 @@ def files(folder):
 
 
 def test_a_picture_depends_on_species_and_number_alone():
-    first = draw_plant(7, 3, 32)
-    others = [draw_plant(7, 4, 32), draw_plant(6, 3, 32)]  # what is drawn in between must not matter
-    assert first.tobytes() == draw_plant(7, 3, 32).tobytes()
-    assert len({picture.tobytes() for picture in (first, *others)}) == 3
+    digests = [hashlib.md5(draw_plant(*which, 32).tobytes()).hexdigest()[:6] for which in ((7, 3), (7, 4), (6, 3))]
+    assert digests == ["d178b7", "f850d1", "24075b"]
 
 
 def test_species_can_be_told_apart_by_their_middle():
@@ -49,13 +48,11 @@ def test_species_can_be_told_apart_by_their_middle():
 
 
 def test_names_are_unique_and_kin_share_genus_and_family():
-    names = [species_name(species) for species in range(19_200)]
+    names = [species_name(species) for species in range(32_000)]
     assert len({name.name for name in names}) == len({name.common_name for name in names}) == len(names)
     assert len({name.genus for name in names}) == len(names) // 4
     assert len({name.family for name in names}) == len(names) // 16
     assert all(name.name.startswith(f"{name.genus} ") for name in names)
-    with pytest.raises(InputError, match="the species number is too high"):
-        species_name(10**6)
 
 
 def test_class_folders_have_both_names_and_the_pictures(tmp_path):
@@ -66,14 +63,6 @@ def test_class_folders_have_both_names_and_the_pictures(tmp_path):
         assert (picture.format, picture.size) == ("JPEG", (24, 24))
 
 
-def test_class_folders_are_not_drawn_into_others_files(tmp_path):
-    mine = tmp_path / "mine.jpg"
-    mine.write_bytes(b"precious")
-    with pytest.raises(DataError, match="holds other files"):
-        write_class_folders(Drawn(out=tmp_path))
-    assert list(tmp_path.iterdir()) == [mine]
-
-
 def test_every_split_has_pictures_of_every_drawn_species(tmp_path_factory):
     manifest = Manifest(debug_data(tmp_path_factory))
     num_species = DEBUG.data.drawn_species
@@ -82,42 +71,31 @@ def test_every_split_has_pictures_of_every_drawn_species(tmp_path_factory):
     for split, count in Counter(SPLIT_OF_PICTURE).items():
         rows = manifest.rows_of(split)
         assert Counter(manifest.labels[rows].tolist()) == dict.fromkeys(range(num_species), count)
-    for row in range(len(manifest)):
-        with Image.open(manifest.path(row)) as picture:
-            assert (picture.format, picture.size) == ("JPEG", (SIDE_PX, SIDE_PX))
+    with Image.open(manifest.path(0)) as picture:
+        assert (picture.format, picture.size) == ("JPEG", (SIDE_PX, SIDE_PX))
     assert len(set(manifest.table["sha256"].to_pylist())) == len(manifest) == num_species * len(SPLIT_OF_PICTURE)
 
 
-def test_pictures_are_the_same_anywhere_however_many_species(tmp_path, tmp_path_factory):
-    ensure_training_data(asked(tmp_path / "again"))
-    again, whole = files(tmp_path / "again" / "pictures"), files(debug_data(tmp_path_factory) / "pictures")
-    assert len(again) == len(SPLIT_OF_PICTURE)
-    assert again.items() <= whole.items()
-
-
-def test_the_data_can_be_moved(tmp_path):
-    ensure_training_data(asked(tmp_path / "here"))
-    ensure_training_data(asked(tmp_path / "there"))
-    assert files(tmp_path / "here") == files(tmp_path / "there")
+def test_data_are_the_same_anywhere_however_many_species_and_can_be_moved(tmp_path, tmp_path_factory):
+    ensure(tmp_path / "here")
+    ensure(tmp_path / "there")
+    here = files(tmp_path / "here")
+    assert here == files(tmp_path / "there")
+    pictures = files(tmp_path / "here" / "pictures")
+    assert len(pictures) == len(SPLIT_OF_PICTURE)
+    assert pictures.items() <= files(debug_data(tmp_path_factory) / "pictures").items()
+    ensure(tmp_path / "here", num_species=3)  # nothing is drawn where data are
+    assert files(tmp_path / "here") == here
     shutil.move(tmp_path / "here", tmp_path / "moved")
     moved = Manifest(tmp_path / "moved")
     assert all(moved.path(row).is_file() for row in range(len(moved)))
-
-
-def test_nothing_is_drawn_if_data_exists_or_none_is_requested(tmp_path):
-    ensure_training_data(asked(tmp_path / "none", num_species=0))
+    ensure(tmp_path / "none", num_species=0)
     assert not (tmp_path / "none").exists()
-    ensure_training_data(asked(tmp_path / "data"))
-    before = files(tmp_path / "data")
-    ensure_training_data(asked(tmp_path / "data", num_species=3))
-    assert files(tmp_path / "data") == before
 
 
-@pytest.mark.parametrize("exists", [False, True])
-def test_an_interrupted_drawing_leaves_nothing_and_can_be_repeated(exists, tmp_path, monkeypatch):
+def test_an_interrupted_drawing_leaves_nothing_and_can_be_repeated(tmp_path, monkeypatch):
     data = tmp_path / "runs" / "data"
-    if exists:
-        data.mkdir(parents=True)
+    data.mkdir(parents=True)
 
     def interrupted(*_arguments, **_named):
         raise KeyboardInterrupt
@@ -125,32 +103,20 @@ def test_an_interrupted_drawing_leaves_nothing_and_can_be_repeated(exists, tmp_p
     with monkeypatch.context() as patched:
         patched.setattr(drawn, "write_manifest", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            ensure_training_data(asked(data))
+            ensure(data)
     assert not files(tmp_path)
-    ensure_training_data(asked(data))
+    ensure(data)
     assert len(Manifest(data)) == len(SPLIT_OF_PICTURE)
     assert [path.name for path in data.parent.iterdir()] == ["data"]
 
 
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_folder_with_other_files_is_rejected_unchanged(kind, tmp_path):
-    mine = tmp_path / "data" if kind == "file" else tmp_path / "data" / "my plants.jpg"
+@pytest.mark.parametrize("name", ["data", "data/my plants.jpg"])
+def test_files_of_others_are_not_touched(name, tmp_path):
+    mine = tmp_path / name
     mine.parent.mkdir(exist_ok=True)
     mine.write_bytes(b"precious")
     with pytest.raises(DataError, match=r"holds other files.*--drawn-species 0"):
-        ensure_training_data(asked(tmp_path / "data"))
-    assert mine.read_bytes() == b"precious"
-
-
-def test_of_two_processes_that_draw_at_once_the_first_one_creates_the_data(tmp_path, monkeypatch):
-    ensure_training_data(asked(tmp_path / "theirs"))
-    write_manifest = drawn.write_manifest
-
-    def overtaken(*arguments):
-        write_manifest(*arguments)
-        shutil.copytree(tmp_path / "theirs", tmp_path / "data")
-
-    monkeypatch.setattr(drawn, "write_manifest", overtaken)
-    ensure_training_data(asked(tmp_path / "data"))
-    assert files(tmp_path / "data") == files(tmp_path / "theirs")
-    assert {path.name for path in tmp_path.iterdir()} == {"data", "theirs"}
+        ensure(tmp_path / "data")
+    with pytest.raises(DataError, match="holds other files"):
+        write_class_folders(Drawn(out=tmp_path / "data"))
+    assert files(tmp_path) == {mine.relative_to(tmp_path): b"precious"}

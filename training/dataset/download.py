@@ -94,8 +94,8 @@ def download(command: Download, *, tell: Callable[[str], None] = print) -> None:
         missing = _tell_sizes(plan, command.root, tell)
         if command.dry_run:
             return
-        _agree(plan, missing, command)
         free = shutil.disk_usage(command.root).free - command.keep_free_gb * 1e9
+        _agree(plan, missing, free, command)
         _fetch_all(plan.files, Fetcher(tell=tell, max_bytes=free), tell)
     without = f" --without {' '.join(command.without)}" if command.without else ""
     tell("Complete")
@@ -119,7 +119,10 @@ def _add(plan: Plan, name: str, entry: SourceEntry, command: Download, fetcher: 
     if not entry.files and not root.exists():
         plan.by_hand.append(f"{name}: {root}")
     for text in entry.files:
-        plan.files += [_sized(file, fetcher) for file in _files(text, inside, command, fetcher)]
+        for file in _files(text, inside, command, fetcher):
+            is_known = file.num_bytes is not None or (file.checksum and file.path.exists())
+            num_bytes = file.num_bytes if is_known else fetcher.num_bytes(file.url)
+            plan.files.append(msgspec.structs.replace(file, num_bytes=num_bytes))
 
 
 def _require_own_places(plan: Plan) -> None:
@@ -165,12 +168,6 @@ def _files(text: str, inside: Path, command: Download, fetcher: Fetcher) -> Iter
         yield file(url, checksum.replace("=", ":", 1))
 
 
-def _sized(file: RemoteFile, fetcher: Fetcher) -> RemoteFile:
-    if file.num_bytes is None and not (file.checksum and file.path.exists()):
-        return msgspec.structs.replace(file, num_bytes=fetcher.num_bytes(file.url))
-    return file
-
-
 def _tell_sizes(plan: Plan, root: Path, tell: Callable[[str], None]) -> int:
     """Tells what will be downloaded under which terms, and returns how many bytes of it are missing."""
     missing = 0
@@ -189,20 +186,19 @@ def _tell_sizes(plan: Plan, root: Path, tell: Callable[[str], None]) -> int:
     return missing
 
 
-def _agree(plan: Plan, missing: int, command: Download) -> None:
+def _agree(plan: Plan, missing: int, free: float, command: Download) -> None:
     """Asks whether to download.
 
     Raises:
-        DataError: The disk is too small, a package is missing, or the answer is not yes.
+        DataError: The disk is too small, or the answer is not yes.
     """
     if plan.by_hand:
         remedy = "unpack the data set there by hand, or pass --without"
         raise DataError("the collection lists no files for a source", value="; ".join(plan.by_hand), remedy=remedy)
-    free = shutil.disk_usage(command.root).free
-    if missing and missing + command.keep_free_gb * 1e9 > free:  # else some of it may be packed already
+    if missing and missing > free:  # else some of it may be packed already
         raise DataError(
             "the disk is too small",
-            value=f"{free / 1e9:.2f} GB free",
+            value=f"{free / 1e9 + command.keep_free_gb:.2f} GB free",
             limit=f"{missing / 1e9:.2f} GB for the download and {command.keep_free_gb:.0f} GB to pack the pictures",
             remedy="give another --root, or leave out sources with --without",
         )

@@ -1,8 +1,8 @@
 """Fetches files from other people's servers: politely, and in a way that a cut, a kill or a power failure cannot spoil.
 
-Until it is complete a file is called NAME.part. Another attempt, or another run, continues there if a checksum is known,
-since nothing else tells that two versions were joined. Complete means the length that was announced, or a checksum, or
-a picture that decodes.
+Until it is complete a file is called NAME.part. Another attempt, or another run, continues there if a checksum is
+known, since nothing else tells that two versions were joined. Complete means the length that was announced, or a
+checksum, or a picture that decodes.
 """
 
 import hashlib

@@ -11,7 +11,6 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from datetime import date
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -23,7 +22,7 @@ from models.errors import DataError, some_of
 from models.names import genus_families, parse_name
 from training.dataset.audit.licenses import license_id
 from training.dataset.sources.photographs import Imported, Photograph, import_photographs, picture_path
-from training.dataset.sources.record import is_col_key, may_be_plant, place_of
+from training.dataset.sources.record import day_of, is_col_key, may_be_plant, place_of
 
 TABLE_FILE: Final = "gbif.csv"
 _OCCURRENCES: Final = "http://rs.tdwg.org/dwc/terms/Occurrence"
@@ -34,8 +33,8 @@ _VERSION: Final = re.compile(r"-\d\.\d$")
 _MEDIA_TERMS: Final = ("identifier", "type", "format", "creator", "rightsHolder", "license")
 _KEYS: Final = ("kingdomKey", "orderKey", "familyKey", "genusKey", "speciesKey")
 _OCCURRENCE_TERMS: Final = (
-    "kingdom", "order", "family", "genus", "genericName", "specificEpithet", "species", "scientificName", "taxonRank", *_KEYS,
-    "recordedBy", "eventDate", "decimalLatitude", "decimalLongitude", "hasGeospatialIssues", "basisOfRecord",
+    "kingdom", "order", "family", "genus", "genericName", "specificEpithet", "species", "scientificName", "taxonRank",
+    *_KEYS, "recordedBy", "eventDate", "decimalLatitude", "decimalLongitude", "hasGeospatialIssues", "basisOfRecord",
     "establishmentMeans", "degreeOfEstablishment",
 )  # fmt: skip
 # What publishers write as type or format of a photograph; some exchange the two.
@@ -82,7 +81,6 @@ def import_download(download: Path, out: Path, licenses: Collection[str] = (), d
         photographs = list(_photographs(root, occurrences, media, left_out))
     except (*_DAMAGED, ElementTree.ParseError, TypeError) as error:
         raise DataError(f"{download} cannot be read", value=error, remedy="download it again from gbif.org") from error
-    out.mkdir(parents=True, exist_ok=True)
     return import_photographs(photographs, out / TABLE_FILE, left_out, at_once=_AT_ONCE, pause_s=_PAUSE_S)
 
 
@@ -92,15 +90,12 @@ def _root(download: Path) -> _Folder:
     Raises:
         DataError: The download has another form.
     """
-    if download.is_file() and download.suffix.lower() in _LISTS:
-        folders: list[Any] = [download.parent]  # of an unpacked archive
-        names = [download.name]
-    else:
-        root: Any = download if download.is_dir() else zipfile.Path(download)
-        folders = [root, *root.iterdir()]
-        names = sorted(each.name for each in folders[1:])
-    if found := next((folder for folder in folders if (folder / "meta.xml").is_file()), None):
+    is_table = download.is_file() and download.suffix.lower() in _LISTS  # of an unpacked archive
+    root: Any = download.parent if is_table else download if download.is_dir() else zipfile.Path(download)
+    inside = [download] if is_table else [*root.iterdir()]
+    if found := next((folder for folder in (root, *inside) if (folder / "meta.xml").is_file()), None):
         return cast(_Folder, found)
+    names = sorted(each.name for each in inside)
     is_list = len(names) == 1 and names[0].lower().endswith(_LISTS)
     what = "is a list of GBIF, which has no photographs" if is_list else "is no Darwin Core archive: it lacks meta.xml"
     raise DataError(f"{download} {what}", value=some_of(names, _MOST_LISTED), remedy=_REMEDY)
@@ -213,23 +208,15 @@ def _names_species(name: str) -> bool:
 def _facts(record: Mapping[str, str]) -> dict[str, str]:
     """Returns what is known of all photographs of an occurrence; without a day or place that cannot be."""
     first, _, last = record["eventDate"].partition("/")
-    day = first[:10] if last[:10] in {"", first[:10]} else ""  # an interval of several days is none
-    try:
-        day = date.fromisoformat(day).isoformat()
-    except ValueError:
-        day = ""
-    latitude = record["decimalLatitude"]
-    longitude = record["decimalLongitude"]
-    try:
-        has_place = place_of(float(latitude), float(longitude)) and record["hasGeospatialIssues"] != "true"
-    except ValueError:
-        has_place = None
+    day = day_of(first[:10] if last[:10] in {"", first[:10]} else "")  # an interval of several days is none
+    place = place_of(record["decimalLatitude"], record["decimalLongitude"])
+    latitude, longitude = place if place and record["hasGeospatialIssues"] != "true" else ("", "")
     origins = (record[term].lower() for term in ("basisOfRecord", "establishmentMeans", "degreeOfEstablishment"))
     return {
         **{rank: record[rank] for rank in ("genus", "family", "order")},
         "group": record["id"],
-        "taken_on": day,
-        "latitude": latitude if has_place else "",
-        "longitude": longitude if has_place else "",
+        "taken_on": str(day or ""),
+        "latitude": str(latitude),
+        "longitude": str(longitude),
         "cultivated": str(not _CULTIVATED.isdisjoint(origins)),
     }

@@ -90,7 +90,6 @@ def import_observations(export: Path, out: Path, photographs: Path | None = None
     if above_genus:
         remedy = "" if has_ranks else "; if one is a genus, also export the column taxon_genus_name"
         left_out[f"known to no genus: {some_of([*above_genus], _MOST_LISTED)}{remedy}"] = above_genus.total()
-    out.mkdir(parents=True, exist_ok=True)
     return import_photographs(found, out / TABLE_FILE, left_out, at_once=1, pause_s=_PAUSE_S)
 
 

@@ -11,8 +11,6 @@ so that the pictures of one can be used with the lists of the other.
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import date
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -29,6 +27,7 @@ from training.dataset.sources.record import (
     SourceClass,
     SourceContents,
     Split,
+    day_of,
     place_of,
 )
 
@@ -319,7 +318,7 @@ class _Part:
                     split=split,
                     author=sys.intern(image.rights_holder or ""),  # few authors have many pictures
                     license=licenses.get(image.license, ""),
-                    taken_on=_day((image.date or "")[:10]),
+                    taken_on=day_of((image.date or "")[:10]),
                     coordinates=place_of(image.latitude, image.longitude),
                 )
         if missing:
@@ -328,14 +327,6 @@ class _Part:
 
 def _repeated(values: Iterable[Key]) -> list[Key]:
     return [value for value, number in Counter(values).items() if number > 1]
-
-
-@lru_cache(maxsize=1 << 14)  # the days of 44 years; equal days share one object
-def _day(text: str) -> date | None:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def read_json(path: Path, kind: type[Kind]) -> Kind:

@@ -86,6 +86,7 @@ def import_photographs(
     for each in photographs:
         listed.setdefault(each.path, each)
     urls = {path: each.url for path, each in listed.items() if each.url}
+    table.parent.mkdir(parents=True, exist_ok=True)
     fetcher = Fetcher(attempts=1, pause_s=pause_s, max_bytes=_MAX_BYTES, max_s=_MAX_S)
     failed = _fetch_all(urls, table.parent, fetcher, at_once)
     found = {path: each.cells for path, each in listed.items() if path not in failed}

@@ -6,6 +6,7 @@ pictures of a class share one `SourceClass`.
 
 import re
 from datetime import date, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -43,11 +44,22 @@ def is_col_key(key: str) -> bool:
     return _COL_KEY.fullmatch(key) is not None
 
 
-def place_of(latitude: float | None, longitude: float | None) -> Coordinates | None:
-    """Returns the place; None if one of the numbers is missing, or there is no such place."""
-    if latitude is None or longitude is None:
+def place_of(*written: float | str | None) -> Coordinates | None:
+    """Returns the place of a latitude and a longitude; None if one is no number, or there is no such place."""
+    try:
+        latitude, longitude = (float("" if degrees is None else degrees) for degrees in written)
+    except ValueError:
         return None
     return (latitude, longitude) if abs(latitude) <= 90 and abs(longitude) <= 180 else None  # nor of NaN
+
+
+@lru_cache(maxsize=1 << 14)  # the days of 44 years; equal days share one object
+def day_of(written: str) -> date | None:
+    """Returns the day of "2024-05-31", or of EXIF's "2024:05:31"; None if there is no such day."""
+    try:
+        return date.fromisoformat(written.replace(":", "-"))
+    except ValueError:
+        return None
 
 
 class SourceClass(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from training.dataset.sources.record import (
     SourceClass,
     SourceContents,
     Split,
+    day_of,
     is_col_key,
     place_of,
 )
@@ -187,29 +188,23 @@ def _split(row: Mapping[str, str]) -> Split | None:
 
 
 def _day(row: Mapping[str, str], table: TextTable) -> date | None:
-    """Returns the day of "2024-05-31", "2024-05-31T10:20" or EXIF's "2024:05:31 10:20:00"; None for a year or month."""
+    """Returns the day that begins a cell; None for a year or month."""
     written = row["taken_on"]
-    try:
-        known = written and not _NOT_TO_THE_DAY.fullmatch(written)
-        return date.fromisoformat(written[:10].replace(":", "-")) if known else None
-    except ValueError as error:
+    day = day_of(written[:10])
+    if day is None and written and not _NOT_TO_THE_DAY.fullmatch(written):
         raise DataError(
             f"{row['place']}: {table.columns['taken_on']} is not a date",
             value=written,
             limit="a day such as 2024-05-31",
             remedy="correct it, or leave it empty",
-        ) from error
+        )
+    return day
 
 
 def _coordinates(row: Mapping[str, str]) -> Coordinates | None:
     written = row["latitude"], row["longitude"]
-    if written == ("", ""):
-        return None
-    try:
-        place = place_of(*map(float, written))
-    except ValueError:
-        place = None
-    if place is None:
+    place = place_of(*written)
+    if place is None and any(written):
         raise DataError(
             f"{row['place']}: latitude and longitude are not a place",
             value=", ".join(cell or "an empty cell" for cell in written),
