@@ -1,6 +1,8 @@
 """What tests in all folders need."""
 
 import importlib
+import inspect
+import json
 import os
 import signal
 import subprocess
@@ -116,3 +118,10 @@ def require_ended(processes):
         process.kill()
     assert processes
     assert not alive
+
+
+def from_table(test):
+    """Runs a test for each row of its table in the JSON file beside it, whose first row names the arguments."""
+    header, *rows = json.loads(Path(inspect.getfile(test)).with_suffix(".json").read_text())[test.__name__]
+    values = [[tuple(cell) if isinstance(cell, list) else cell for cell in row] for row in rows]
+    return pytest.mark.parametrize(header, values)(test)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from PIL import Image
 
 from models.errors import RecipeError
+from tests.make import from_table
 from tests.serving.program import service
 from tests.training.dataset.file_server import FileServer
 from tests.training.published_layouts import write_archives, write_published_layouts
@@ -27,7 +28,7 @@ from tests.waiting import wait_until
 from training import flora as module
 from training.dataset.manifest import Manifest
 from training.dataset.transfer import NoAnswer
-from training.engine.stop_signal import EXIT_INTERRUPTED, EXIT_REQUEUE
+from training.engine.stop_signal import EXIT_REQUEUE
 from training.flora import Command, run, steps
 from training.machine import Gpu
 
@@ -136,15 +137,7 @@ def done_all_the_same(number):
     return f"import os, signal, sys; signal.signal(15, lambda *_: None); os.kill(os.getppid(), {number}); {write}"
 
 
-@pytest.mark.parametrize(
-    ("program", "code", "said"),
-    [
-        ("raise SystemExit(3)", 3, "ended with code 3"),
-        (SIGTERM_TO_FLORA, EXIT_REQUEUE, "the same command continues"),
-        (done_all_the_same(15), EXIT_REQUEUE, "ended with code 0; the same command continues"),
-        (done_all_the_same(2), EXIT_INTERRUPTED, "ended with code 0; the same command continues"),
-    ],
-)
+@from_table
 def test_after_a_failure_or_a_signal_nothing_is_started_and_a_scheduler_may_start_it_again(
     program, code, said, tmp_path, monkeypatch, capsys
 ):
@@ -169,20 +162,7 @@ def test_sigterm_between_two_steps_is_not_forgotten(tmp_path, monkeypatch, capsy
     assert "train: " not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"name": "../../x"}, "'../../x' needs up to 100 characters"),
-        ({"name": "--help"}, "dash or dot first"),
-        ({"name": ""}, "the name ''"),
-        ({"name": "x" * 101}, "up to 100"),
-        ({"name": "a\0"}, "control characters"),
-        ({"description": "a\nb"}, "control characters"),
-        ({"num_pictures": -5}, "num_pictures"),
-        ({"recipe": "--help"}, "no such recipe"),
-        ({"collection": "--help"}, "no such collection"),
-    ],
-)
+@from_table
 def test_a_mistake_in_a_flora_ends_before_anything_starts(change, problem, tmp_path):
     flora = {"name": "mine", "description": "", "collection": "data_mini", "recipe": str(RECIPE)} | change
     (tmp_path / "mine.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in flora.items()))

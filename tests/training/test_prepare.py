@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import ExifTags, Image, ImageDraw
 
-from tests.make import ran
+from tests.make import from_table, ran
 from tests.training.small import (
     FLOWERS,
     draw,
@@ -155,26 +155,18 @@ def test_photographs_of_a_moment_are_one_plant_and_folders_have_dates_places_and
     )
 
 
-# Files of a source that cannot be prepared, the arguments that name it, part of the expected message, and its code.
-BROKEN = {
-    "no folder": ({}, "folder nowhere", "no such folder"),
-    "no pictures": ({"flowers/Rosa/notes.txt": "none yet"}, "folder flowers", "holds no pictures"),
-    "no Latin name": ({"list.csv": "path,scientific_name\na.png,Подсолнух\n"}, "table list.csv", "Latin letters"),
-    "colon in its name": ({}, "table list.csv --source a:b", "without colon", "bad_recipe"),
-}
-
-
-@pytest.mark.parametrize("kind", BROKEN)
-def test_a_source_that_cannot_be_prepared_is_one_line_and_leaves_nothing(kind, tmp_path, monkeypatch, capsys):
-    files, arguments, expected, *error_code = BROKEN[kind]
+@from_table
+def test_a_source_that_cannot_be_prepared_is_one_line_and_leaves_nothing(
+    files, arguments, expected, code, tmp_path, monkeypatch, capsys
+):
     draw("gold", "ellipse", 1).save(tmp_path / "a.png")
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        (tmp_path / name).write_text(content)
     monkeypatch.chdir(tmp_path)
     exit_code, stderr = run_main(main, capsys, *arguments.split(), "--out", "data", "--workers", 1)
     assert exit_code == 1
-    require_one_line(stderr, *error_code or ["bad_data"])
+    require_one_line(stderr, code)
     assert expected in stderr
     assert not (tmp_path / "data").exists()
 

@@ -48,7 +48,7 @@ class FileServer:
             total = "*" if fault == "some piece" else start if fault == "ends here" else len(content)
             status = 200 if end >= len(content) and not start else 206
             headers = {} if status == 200 else {"Content-Range": f"bytes {start}-{end - 1}/{total}"}
-            if start >= len(content) or fault == "ends here":
+            if fault == "ends here" or 0 < len(content) <= start:
                 status = 416
                 headers["Content-Range"] = f"bytes */{total}"
             self.send(request, status, headers, content[start:end], fault)

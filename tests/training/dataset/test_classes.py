@@ -11,7 +11,7 @@ from models.bundle import TAXA_FILE
 from models.errors import DataError
 from models.scoring import AnswerModel
 from models.taxonomy import Taxonomy
-from tests.make import ROOT
+from tests.make import ROOT, from_table
 from training.dataset.classes import TAXONOMY_VERSION, build_classes, names_to_look_up, similar_pairs
 from training.dataset.sources.record import SourceClass
 from training.dataset.synonyms import AcceptedName
@@ -136,64 +136,24 @@ def test_the_demonstration_keeps_its_taxa():
     assert build_classes(given, "across_sources").taxonomy.taxa == released
 
 
-def test_a_taxon_holds_what_its_classes_say():
-    sources = {
-        "a": plants("Fragaria ananassa"),
-        "b": plants("Fragaria x ananassa (Weston) Duchesne", common_name="Strawberry", family="Rosaceae"),
-        "c": plants("FRAGARIA ANANASSA", common_name="strawberry", family="Wrong"),
-        "d": plants("Fragaria × ananassa Rozier", common_name="Garden strawberry"),
+def listed(findings, kind):
+    """Names and members of findings; of those on spelling, the explanation with the name."""
+    if kind == "misspelt":
+        return [[f"{entry.name}: {entry.explanation}"] for entry in findings]
+    return [[entry.name, *(entry.members if kind in {"joined", "similar"} else ())] for entry in findings]
+
+
+@from_table
+def test_classes_become_taxa_with_names_to_check(sources, taxa, names):
+    given = {
+        source: [SourceClass(class_id=str(at), **fields) for at, fields in enumerate(classes)]
+        for source, classes in sources.items()
     }
-    (taxon,) = build_classes(sources, "within_sources").taxonomy.taxa
-    assert (taxon.taxon_id, taxon.scientific_name) == ("fragaria-ananassa", "Fragaria × ananassa")
-    assert (taxon.family, taxon.author, taxon.genus) == ("Rosaceae", "(Weston) Duchesne", "Fragaria")
-    assert (taxon.common_names, taxon.synonyms) == (("Strawberry", "Garden strawberry"), ())
-
-
-@pytest.mark.parametrize(
-    ("fields", "genus"),
-    [
-        ({"name": "Rosa canina"}, "Rosa"),
-        ({"name": "Dog rose", "genus": "Rosa"}, "Rosa"),
-        ({"name": "Dog Rose", "genus": "Rosa"}, "Rosa"),
-        ({"name": "Dog Rose"}, ""),
-        ({"name": "Dog rose"}, ""),
-        ({"name": "Tulip", "genus": "Tulipa"}, "Tulipa"),
-        ({"name": "Anemone nemorosa L.", "genus": "Anemonoides"}, "Anemone"),
-        ({"name": "Anemone nemorosa", "genus": "Anemonoides", "common_name": "Wood anemone"}, "Anemone"),
-        ({"name": "rosa canina", "genus": "rosa"}, "Rosa"),
-        ({"name": "Rosa Canina", "genus": "Rosa"}, "Rosa"),
-    ],
-)
-def test_the_genus_is_the_one_in_a_scientific_name_and_the_given_one_of_a_common_name(fields, genus):
-    (taxon,) = build_classes({"s": [SourceClass(class_id="0", **fields)]}, "within_sources").taxonomy.taxa
-    assert taxon.genus == genus
-
-
-def test_classes_known_by_a_common_name_alone_share_no_genus():
-    classes = built(
-        "Common wheat", "Common nettle", "Maize", "Venus Flytrap", "class 4", "Quercus suber", "Crocus spp."
-    )
-    taxa = [(taxon.scientific_name, taxon.rank, taxon.genus) for taxon in classes.taxonomy.taxa]
-    assert taxa == [
-        ("Class 4", "species", ""),
-        ("Common nettle", "species", ""),
-        ("Common wheat", "species", ""),
-        ("Crocus", "genus", "Crocus"),
-        ("Maize", "species", ""),
-        ("Quercus suber", "species", "Quercus"),
-        ("Venus Flytrap", "species", ""),
-    ]
-    assert [entry.name for entry in classes.names.common] == [
-        "Common wheat", "Common nettle", "Maize", "Venus Flytrap", "class 4",
-    ]  # fmt: skip
-    assert [entry.name for entry in classes.names.genus_level] == ["Crocus spp."]
-
-
-def test_the_scientific_name_of_a_plant_takes_precedence_over_its_common_name():
-    sources = {"house": plants("Aloe Vera"), "inat": plants("Aloe vera (L.) Burm.f.")}
-    (taxon,) = build_classes(sources, "within_sources").taxonomy.taxa
-    assert (taxon.scientific_name, taxon.rank, taxon.genus) == ("Aloe vera", "species", "Aloe")
-    assert taxon.author == "(L.) Burm.f."
+    classes = build_classes(given, "within_sources")
+    unknown = {"genus": "", "family": "", "author": "", "synonyms": [], "common_names": []}
+    found = [unknown | facts for facts in msgspec.json.decode(msgspec.json.encode(classes.taxonomy.taxa))]
+    assert [facts | wanted for facts, wanted in zip(found, taxa, strict=True)] == found
+    assert {kind: listed(getattr(classes.names, kind), kind) for kind in names} == names
 
 
 def test_synonyms_share_the_taxon_of_the_accepted_name():
@@ -233,57 +193,10 @@ def test_an_ambiguous_synonym_stays_as_written_and_is_listed():
     assert found.explanation.endswith(": Anemonoides nemorosa, Rosa mollis")
 
 
-def test_ways_to_write_one_name_are_merged_and_listed():
-    classes = built("Lilium lancifolium Thunb.", "Lilium lancifolium  Thunb", "Rosa alba")
-    (entry,) = classes.names.joined
-    assert (entry.name, classes.names.merged) == ("Lilium lancifolium", ())
-    assert entry.members == ("s: Lilium lancifolium Thunb.", "s: Lilium lancifolium  Thunb")
-
-
-def test_cultivar_groups_are_classes_of_their_own():
-    groups = [f"{name} Group" for name in ("Brassica oleracea Capitata", "Brassica oleracea Italica", "Begonia Rex")]
-    classes = built(*groups, "Brassica oleracea (Italica Gp)", "Brassica oleracea L.")
-    assert [taxon.scientific_name for taxon in classes.taxonomy.taxa] == [groups[2], "Brassica oleracea", *groups[:2]]
-    assert [finding.members for finding in classes.names.joined] == [
-        ("s: Brassica oleracea Italica Group", "s: Brassica oleracea (Italica Gp)")
-    ]
-
-
 @pytest.mark.parametrize("text", ["ромашка", "Rosa обыкновенная", "虎尾兰", "", "  ", "×", "spp.", "?!"])
 def test_a_name_without_latin_letters_is_refused_rather_than_merged_with_others(text):
     with pytest.raises(DataError, match=r"Latin letters.*name its folder"):
         built(text)
-
-
-def test_a_genus_is_one_with_and_without_its_diaeresis():
-    genera = built("Isoëtes lacustris", "Isoetes echinospora").taxonomy.genera
-    assert genera.names == ("Isoetes",)
-
-
-def test_a_family_that_no_source_gives_comes_from_another_class_of_the_genus_or_the_list():
-    classes = {"a": plants("Rosa canina", "Quercus robur", "Oleander"), "b": plants("Rosa alba", family="Roses")}
-    classes["b"] += plants("Zzyzxus albus")
-    families = {taxon.taxon_id: taxon.family for taxon in build_classes(classes, "within_sources").taxonomy.taxa}
-    expected = {"rosa-canina": "Roses", "rosa-alba": "Roses", "quercus-robur": "Fagaceae", "oleander": ""}
-    assert families == expected | {"zzyzxus-albus": ""}
-
-
-def test_misspelt_genera_are_listed_with_the_ones_that_may_be_meant():
-    names = ("Qercus robur", "Helianhtus annuus", "Quercus suber", "Silver birch", "Oleander")
-    found = build_classes({"a": plants(*names)}, "within_sources").names.misspelt
-    assert {entry.name: entry.explanation for entry in found} == {
-        "Qercus robur": "no listed genus; perhaps Quercus",
-        "Helianhtus annuus": "no listed genus; perhaps Helianthus",
-    }
-
-
-def test_likely_misspellings_are_listed_and_not_merged():
-    sources = {"a": plants("Erechtites hieraciifolius", "Senecio vulgaris"), "b": plants("Erechtites hieracifolia")}
-    classes = build_classes(sources, "across_sources")
-    assert len(classes.taxonomy.outputs) == 3
-    (pair,) = classes.names.similar
-    assert set(pair.name.split(" / ")) == {"Erechtites hieraciifolius", "Erechtites hieracifolia"}
-    assert set(pair.members) == {"a: Erechtites hieraciifolius", "b: Erechtites hieracifolia"}
 
 
 def test_the_recipe_maps_names_that_are_common_or_misspelt():
@@ -313,22 +226,12 @@ def test_a_mapped_name_that_no_class_has_is_an_error_that_names_it():
         )
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("hieraciifolius", "hieracifolius"),  # a letter is missing
-        ("sylvestris", "silvestris"),  # another letter
-        ("thunbergii", "thunbergi"),
-        ("albus", "alba"),  # another ending
-        ("chinensis", "chinense"),
-        ("hieraciifolius", "hieracifolia"),  # both
-    ],
-)
+@from_table
 def test_epithets_one_letter_or_one_ending_apart_are_similar(first, second):
     assert similar_pairs(["vulgaris", first, "repens", second]) == [(1, 3)]
 
 
-@pytest.mark.parametrize("pair", [("alpina", "alba"), ("alba", "nigra"), ("major", "minor"), ("alba", "alba")])
+@from_table
 def test_other_epithets_are_not(pair):
     assert similar_pairs(pair) == []
 

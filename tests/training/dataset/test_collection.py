@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import DataError, RecipeError
+from tests.make import from_table
 from tests.training.small import write_pictures
 from training.dataset.collection import collection_files, read_collection
 from training.prepare import Sources, prepare
@@ -34,27 +35,7 @@ def test_the_reference_collection_is_the_reference():
     assert layouts == {"inat2021": "inaturalist", "plantnet300k": "plantnet", "house_plants": "image_folder"}
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (f'name = "own"\nmarge = "across_sources"\n{HOUSE}', "marge"),
-        (f'name = "own"\nmerge = "everything"\n{HOUSE}', "everything"),
-        (f'name = "own"\ntest_share = 1.0\n{HOUSE}', "test_share"),
-        (f'name = "own"\nnear_copy_bits = 9\n{HOUSE}', "near_copy_bits"),
-        ('name = "own"\n[sources]\n', "at least one source"),
-        ('name = "own"' + HOUSE.replace("sources.house", 'sources."a:b"'), "without colon"),
-        ('name = "own"' + HOUSE.replace("sources.house", 'sources."--yes"'), "dash or dot first"),
-        ('name = "own"' + HOUSE.replace("image_folder", "zip"), "zip"),
-        (f'name = "own"{HOUSE}files = ["https://h/a.zip#md5=12"]\n', "'md5:12' is no checksum"),
-        (f'name = "own"{HOUSE}files = ["https://h/a.zip#top"]\n', "'top' is no checksum"),
-        (f'name = "own"{HOUSE}columns = {{ group = "plant" }}\n', "`columns` is for layout table"),
-        (
-            'name = "own"' + HOUSE.replace("image_folder", "table") + 'columns = { grup = "plant" }\n',
-            "unknown column grup",
-        ),
-        ("name = ", "not valid TOML"),
-    ],
-)
+@from_table
 def test_the_error_of_a_mistake_names_its_place(text, expected, tmp_path):
     with pytest.raises(RecipeError, match=expected):
         read_collection(write(tmp_path, text))

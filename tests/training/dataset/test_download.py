@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from models.errors import DataError, RecipeError
+from tests.make import from_table
 from tests.training.dataset.file_server import FileServer
 from training.dataset import download as module
 from training.dataset.collection import read_collection
@@ -108,9 +109,7 @@ def test_a_mirror_has_the_files_of_the_folder(published):
     assert contents(published.root) == ALL
 
 
-@pytest.mark.parametrize(
-    ("terminal", "answer", "say"), [(False, "", "no terminal"), (True, "n", "not y"), (True, "y", "")]
-)
+@from_table
 def test_nothing_is_downloaded_without_a_yes(published, monkeypatch, terminal, answer, say):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
     monkeypatch.setattr("builtins.input", lambda _: answer)

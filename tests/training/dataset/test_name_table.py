@@ -3,6 +3,7 @@
 import pytest
 
 from models.errors import DataError
+from tests.make import from_table
 from tests.models.tiny import genus_only, species, taxonomy_of
 from training.dataset.name_table import with_names
 
@@ -62,18 +63,7 @@ def test_digits_are_no_key_of_the_backbone_in_a_table_with_a_key_of_the_catalogu
     assert note.count("Catalogue of Life") == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("taxon,name\nRosa canina,rose\n", "lacks the column language or gbif_id"),
-        ("", "lacks the column taxon"),
-        ("taxon,language,name\nRosa canina,de,Rose, Hunds-\n", "line 2 of .* more cells"),
-        ("taxon,language,name\nQuercus robur,de,Eiche\n", "names no taxon"),
-        ("taxon,language,name\nRosa canina,german!,Rose\n", "line 2"),
-        ("taxon,gbif_id\nRosa canina,many\n", "many"),
-        ("taxon,powo_id\nRosa canina,rose\n", "30001404-2"),
-    ],
-)
+@from_table
 def test_a_table_that_cannot_be_used_is_an_error(tmp_path, text, what):
     with pytest.raises(DataError, match=what):
         read(tmp_path, text)
@@ -103,10 +93,7 @@ def test_an_error_about_many_cells_stays_short(tmp_path):
     assert "line 102" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("written", "kept"),
-    [("deu", "de"), ("GER", "de"), ("fra", "fr"), ("fre", "fr"), ("deu-AT", "de-at"), ("haw", "haw")],
-)
+@from_table
 def test_a_code_of_three_letters_is_that_of_two_which_requests_use(tmp_path, written, kept):
     taxonomy, _ = read(tmp_path, f"taxon,language,name\nRosa canina,{written},Rose\n")
     assert taxonomy.taxa[1].names == {kept: ("Rose",)}

@@ -3,6 +3,7 @@ import resource
 import pytest
 
 from models.errors import DataError
+from tests.make import from_table
 from training.dataset.synonyms import AcceptedName, read_synonyms
 
 HEADER = (
@@ -33,9 +34,8 @@ def write(folder, *rows, header=HEADER, separator="\t"):
 
 
 def look_up(path, key):
-    """The one accepted name, or the keys of several."""
-    found = read_synonyms(path, {key}).get(key, ())
-    return found[0] if len(found) == 1 else tuple(name.key for name in found)
+    (found,) = read_synonyms(path, {key})[key]
+    return found
 
 
 ACCEPTED = row(2, "Anemonoides nemorosa", author="(L.) Holub")
@@ -63,61 +63,13 @@ def test_digits_are_no_key_of_the_backbone_in_a_file_of_the_catalogue_of_life(tm
     assert [name.gbif_id for names in found.values() for name in names] == [None, None]
 
 
-def test_the_accepted_name_takes_precedence_over_synonyms_with_the_same_spelling(tmp_path):
-    homonyms = [row(1, "Rosa alba", accepted=2, author="All."), row(3, "Rosa alba"), row(4, "Rosa alba", accepted=2)]
-    assert look_up(write(tmp_path, *homonyms, ACCEPTED), "rosa alba").gbif_id == 3
+@from_table
+def test_a_name_leads_to_its_accepted_names(rows, key, expected, tmp_path):
+    path = write(tmp_path, ("1", "x"), *(row(**each) for each in rows))  # a line with too few cells is skipped
+    assert [[name.key, name.gbif_id] for name in read_synonyms(path, {key}).get(key, ())] == [*expected]
 
 
-def test_homonyms_of_different_plants_are_ambiguous(tmp_path):
-    rows = [row(1, "Rosa alba", 2), row(3, "Rosa alba", 4, author="All."), row(4, "Rosa mollis"), ACCEPTED]
-    assert look_up(write(tmp_path, *rows), "rosa alba") == ("anemonoides nemorosa", "rosa mollis")
-
-
-def test_chains_are_followed_to_their_end(tmp_path):
-    rows = [row(1, "Rosa alba", 3), row(3, "Rosa bella", 4), row(4, "Rosa candida", 2), ACCEPTED]
-    assert look_up(write(tmp_path, *rows), "rosa alba").key == "anemonoides nemorosa"
-
-
-@pytest.mark.parametrize(("link", "found"), [(1, ["rosa alba"]), (3, []), (99, [])], ids=["itself", "cycle", "nothing"])
-def test_a_synonym_that_leads_nowhere_ends_without_an_error(link, found, tmp_path):
-    path = write(tmp_path, row(1, "Rosa alba", link), row(3, "Rosa bella", 1))
-    assert [name.key for name in read_synonyms(path, {"rosa alba"}).get("rosa alba", ())] == found
-
-
-@pytest.mark.parametrize("status", ["misapplied", "Misapplied", "proparte synonym"])
-def test_misapplied_and_pro_parte_names_are_not_synonyms(status, tmp_path):
-    assert read_synonyms(write(tmp_path, row(1, "Rosa alba", 2, status), ACCEPTED), {"rosa alba"}) == {}
-
-
-def test_a_synonym_of_another_rank_is_ignored(tmp_path):
-    path = write(tmp_path, row(1, "Rosa alba", 2), row(2, "Rosa"))
-    assert read_synonyms(path, {"rosa alba"}) == {}
-    assert look_up(path, "rosa").rank == "genus"
-
-
-def test_animals_of_the_same_name_are_not_read(tmp_path):
-    path = write(
-        tmp_path, row(1, "Arctium minus", kingdom="Animalia"), row(2, "Arctium minus", 3), row(3, "Lappa minor")
-    )
-    assert look_up(path, "arctium minus").key == "lappa minor"
-
-
-@pytest.mark.parametrize(
-    ("written", "author", "key"),
-    [
-        ("Fragaria ×ananassa", "(Weston) Duchesne", "fragaria ananassa"),
-        ("Fragaria × ananassa", "Duchesne", "fragaria ananassa"),
-        ("×Fatshedera lizei", "(Cochet) Guillaumin", "fatshedera lizei"),
-        ("x Fatshedera lizei", "", "fatshedera lizei"),
-        ("Viola tricolor subsp. minima", "Gaudin", "viola tricolor subsp. minima"),
-        ("Haworthia", "Duval", "haworthia"),
-        ("Crocus", "L.", "crocus"),
-        ("Isoëtes lacustris", "L.", "isoetes lacustris"),
-        ("Epipactis mülleri", "Godfery", "epipactis muelleri"),
-        ("Mazus pumilus", "(Burm. f.) Steenis", "mazus pumilus"),
-        ("MAZUS PUMILUS", "Steenis", "mazus pumilus"),
-    ],
-)
+@from_table
 def test_names_are_found_however_they_are_written(written, author, key, tmp_path):
     rows = [row(1, 'Rosa "alba'), row(2, written, author=author), row(3, "Rosa bella")]
     name = look_up(write(tmp_path, *rows), key)  # a quotation mark does not extend a field over the next lines
@@ -134,11 +86,6 @@ def test_the_archive_of_kew_is_read_as_it_is(tmp_path):
     name = look_up(write(tmp_path, *rows, header=header, separator="|"), "rosa alba")
     assert (name.key, name.author, name.family) == ("rosa mollis", "Sm.", "Rosaceae")
     assert name.gbif_id is None  # these numbers are Kew's
-
-
-def test_short_lines_and_names_of_other_alphabets_are_skipped(tmp_path):
-    path = write(tmp_path, ("1", "x"), row(5, "Роза белая"), ACCEPTED)
-    assert look_up(path, "anemonoides nemorosa").gbif_id == 2
 
 
 def test_a_missing_file_or_column_is_one_clear_error(tmp_path):

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from models.errors import DataError
-from tests.make import kill_when, ran
+from tests.make import from_table, kill_when, ran
 from tests.serving.tiny import GREEN, jpeg
 from tests.training.dataset.file_server import PIECE, FileServer
 from training.dataset import transfer
@@ -59,15 +59,7 @@ def test_a_cut_download_continues_where_it_was(server, tmp_path, waits):
     assert all(0.5 <= wait <= 1 for wait in waits)  # each has brought bytes, so pauses do not grow
 
 
-@pytest.mark.parametrize(
-    ("fault", "checksum", "say"),
-    [
-        ("no Range", MD5, "without Range"),  # 200 in place of 206
-        ("another span", MD5, "status 206 to a range"),
-        ("ends here", MD5, "status 416 to a range"),
-        ("", "", "again in 1 s"),
-    ],
-)
+@from_table
 def test_what_cannot_be_continued_starts_again_and_says_so(server, tmp_path, waits, fault, checksum, say):
     server.faults = ["cut", fault]
     told = fetch(server, tmp_path / "a.tar.gz", checksum)
@@ -100,20 +92,7 @@ def test_pieces_that_nobody_asked_for_go_on_or_are_not_taken_for_the_whole(serve
 ANNOUNCED = {"checksum": "", "num_bytes": len(CONTENT)}
 
 
-@pytest.mark.parametrize(
-    ("length", "options", "problem"),
-    [
-        ("", {"checksum": ""}, r"without a length\): give its checksum"),
-        ("chunks", {"checksum": ""}, r"without a length\): give its checksum"),
-        ("", {}, ""),
-        ("chunks", {}, ""),
-        ("", ANNOUNCED, ""),
-        ("", {"checksum": "", "is_picture": True}, "no picture: bytes starting 00 01"),
-        ("header", ANNOUNCED | {"num_bytes": 1000}, r"too long \(expected at most 0\.001 MB"),
-        ("", ANNOUNCED | {"num_bytes": 1000}, r"too long \(expected at most 0\.001 MB"),
-        ("", {"checksum": "", "max_bytes": 1000}, r"too long \(expected at most 0\.001 MB"),
-    ],
-)
+@from_table
 def test_complete_is_the_announced_length_or_a_checksum(server, tmp_path, length, options, problem):
     server.length = length
     with pytest.raises(DataError, match=problem) if problem else nullcontext():
@@ -186,15 +165,7 @@ def test_status_416_ends_a_complete_part_and_begins_a_longer_one_again(server, t
     assert len(server.asked) == num_requests
 
 
-@pytest.mark.parametrize(
-    ("retry_after", "least", "most"),
-    [
-        ("120", 119, 121),
-        ("99999", 599, 601),
-        ("a date", 200, 301),
-        ("soon", 0, 1),
-    ],
-)
+@from_table
 def test_a_pause_is_as_long_as_the_server_asks_within_reason(server, tmp_path, waits, retry_after, least, most):
     date = formatdate(time.time() + 300, usegmt=True)
     server.faults = [(503, date if retry_after == "a date" else retry_after)]

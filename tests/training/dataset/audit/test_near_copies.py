@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests.make import ran
+from tests.make import from_table, ran
 from tests.training.dataset.labeled import picture
 from training.dataset.audit import near_copies
 from training.dataset.audit.near_copies import near_copy_groups, near_groups
@@ -168,9 +168,7 @@ def test_pictures_of_one_color_are_no_near_copies():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("kind", "max_bits"), [("random", 4), ("random", 6), ("random", 8), ("blank", 4), ("crowded", 4), ("skewed", 4)]
-)
+@from_table
 def test_1_6_million_hashes_take_under_5_minutes_and_4_gb(kind, max_bits):
     done = ran(sys.executable, "-c", SCALE, kind, max_bits, check=True, timeout=590)
     figures = json.loads(done.stdout)

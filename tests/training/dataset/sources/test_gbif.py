@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.errors import DataError
+from tests.make import from_table
 from tests.serving.tiny import encode
 from tests.training.dataset.file_server import FileServer
 from training.dataset.sources import gbif, photographs
@@ -163,29 +164,7 @@ OAK = {"speciesKey": SPECIES_KEY, "genusKey": GENUS_KEY, "genus": "Quercus", "sp
 FULL = {"scientificName": "Quercus petraea (Matt.) Liebl.", "taxonRank": "SPECIES"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "name", "key"),
-    [
-        ({"species": "Quercus robur", **FULL}, "Quercus robur", SPECIES_KEY),
-        ({}, "Quercus", GENUS_KEY),
-        ({"species": "Quercus"}, "Quercus", GENUS_KEY),
-        ({"species": "Quercus", **FULL}, "Quercus petraea (Matt.) Liebl.", ""),
-        ({"specificEpithet": "robur", **FULL}, "Quercus robur", ""),
-        ({"genus": "", **FULL}, "Quercus petraea (Matt.) Liebl.", ""),
-        ({"scientificName": "Salix alba × fragilis", "taxonRank": "UNRANKED"}, "Salix alba × fragilis", ""),
-        ({"scientificName": "Quercus sect. Lobatae Loudon", "taxonRank": "SECTION"}, "Quercus", GENUS_KEY),
-        ({"genus": "", "scientificName": "Quercus L.", "taxonRank": "genus"}, "Quercus", GENUS_KEY),
-        ({"genus": "", "scientificName": "Quercus L."}, "Quercus", GENUS_KEY),
-        ({"genus": "", "scientificName": "Rosaceae Juss.", "taxonRank": "FAMILY"}, None, None),
-        ({"genus": "", "scientificName": "Asteraceae incertae sedis", "taxonRank": "FAMILY"}, None, None),
-        ({"species": "Quercus robur", "kingdomKey": "P"}, "Quercus robur", f"COL:{SPECIES_KEY}"),
-        ({"species": "Quercus robur", "speciesKey": "4RNCX"}, "Quercus robur", "COL:4RNCX"),
-        ({"species": "Quercus robur", "kingdomKey": "6"}, "Quercus robur", SPECIES_KEY),
-        ({"species": "Quercus robur", "kingdom": "PLANTAE"}, "Quercus robur", SPECIES_KEY),
-        ({"species": "Quercus robur", "kingdom": "Viridiplantae"}, "Quercus robur", SPECIES_KEY),
-        ({"genus": "", "genericName": "Quercus", "specificEpithet": "robur"}, "Quercus robur", ""),
-    ],
-)
+@from_table
 def test_a_record_has_the_name_and_key_of_its_species_or_genus(tmp_path, monkeypatch, changes, name, key):
     download = archive(tmp_path / "0001.zip", [record(4001, **OAK | changes)], [medium(4001, "https://host")])
     photographs, left_out = listed(download, monkeypatch)
@@ -205,19 +184,7 @@ def test_keys_of_the_catalogue_of_life_are_left_out_of_a_whole_download(server, 
     assert capsys.readouterr().out.count("Catalogue of Life") == 1
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({}, None),
-        ({"type": "image/jpeg", "format": "StillImage"}, None),
-        ({"type": "Image", "format": "JPG"}, None),
-        ({"type": "", "format": ""}, None),
-        ({"type": "http://purl.org/dc/dcmitype/StillImage", "format": ""}, None),
-        ({"type": "MovingImage", "format": ""}, "no picture: MovingImage"),
-        ({"type": "audio/mpeg", "format": "Sound"}, "no picture: audio/mpeg"),
-        ({"format": "text/html"}, "no picture: text/html"),
-    ],
-)
+@from_table
 def test_type_and_format_of_a_photograph_may_be_exchanged(tmp_path, monkeypatch, changes, reason):
     download = archive(tmp_path / "0001.zip", [record(4001)], [medium(4001, "https://host", **changes)])
     photographs, left_out = listed(download, monkeypatch)
@@ -244,6 +211,31 @@ def test_an_unpacked_archive_is_read_where_it_lies(tmp_path, monkeypatch):
     assert listed(tmp_path / "unpacked", monkeypatch) == packed
     assert listed(tmp_path / "unpacked" / "inner", monkeypatch) == packed
     assert listed(tmp_path / "unpacked" / "inner" / "occurrence.txt", monkeypatch) == packed
+
+
+def unpacked(folder, text, replacement):
+    """An unpacked archive with another meta.xml; its table of occurrences lies beside the folder."""
+    with zipfile.ZipFile(simple(folder, "https://host")) as stream:
+        stream.extractall(folder / "inner")
+    meta = folder / "inner" / "meta.xml"
+    meta.write_text(meta.read_text().replace(text, replacement))
+    (folder / "inner" / "occurrence.txt").rename(folder / "occurrence.txt")
+    return folder / "inner"
+
+
+LAUGHS = "".join(f'<!ENTITY {chr(97 + at)} "{f"&{chr(96 + at)};" * 10 if at else "ha" * 99}">' for at in range(9))
+
+
+@pytest.mark.parametrize(
+    ("text", "replacement", "why"),
+    [
+        (">occurrence.txt", ">../occurrence.txt", "No such file"),
+        ("<archive", f"<!DOCTYPE x [{LAUGHS}]><archive about='&i;'", "amplification"),
+    ],
+)
+def test_no_table_is_read_from_elsewhere_and_no_entity_explodes(tmp_path, monkeypatch, text, replacement, why):
+    with pytest.raises(DataError, match=f"inner cannot be read .*{why}"):
+        listed(unpacked(tmp_path, text, replacement), monkeypatch)
 
 
 @pytest.mark.parametrize("form", ["1.zip", "1/1.csv", "1.csv"])

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import DataError
+from tests.make import from_table
 from training.dataset.sources.image_folder import read_image_folder
-from training.dataset.sources.record import LeftOut, SourceClass
+from training.dataset.sources.record import SourceClass
 
 
 def make(root, *names):
@@ -18,24 +19,14 @@ def make(root, *names):
     return root
 
 
-def test_pictures_come_sorted_from_any_depth_without_hidden_files(tmp_path):
-    make(tmp_path, "B b/2.jpg", "B b/deep/1.jpg", "A a/9.PNG", "A a/.hidden.jpg", ".git/x.jpg", "A a/.thumbs/9.jpg")
-    make(tmp_path, "top.jpg", "labels.csv")
-    reading = read_image_folder("plants", tmp_path)
-    assert [record.path for record in reading.records] == ["A a/9.PNG", "B b/2.jpg", "B b/deep/1.jpg"]
-    assert reading.left_out == []
-
-
-def test_pictures_of_a_class_share_it_and_the_license_of_the_source(tmp_path):
-    make(tmp_path, "Sunflower (Helianthus annuus)/1.jpg", "Sunflower (Helianthus annuus)/2.webp", "Iris/1.jpg")
-    iris, first, second = read_image_folder("plants", tmp_path, "CC0").records
-    assert first.plant is second.plant
-    assert first.plant == SourceClass(
-        class_id="Sunflower (Helianthus annuus)", name="Helianthus annuus", common_name="Sunflower"
-    )
-    assert iris.plant == SourceClass(class_id="Iris", name="Iris")
-    assert {record.license for record in (iris, first, second)} == {"CC0"}
-    assert (iris.split, iris.group) == (None, "")
+@from_table
+def test_a_folder_is_read_as_its_classes(names, expected, left_out, tmp_path):
+    reading = read_image_folder("plants", make(tmp_path, *names), "CC0")
+    found = [[each.path, each.plant.name, each.plant.common_name, each.split] for each in reading.records]
+    assert found == [*expected]
+    assert len({id(each.plant) for each in reading.records}) == len({each.plant.class_id for each in reading.records})
+    assert {(each.license, each.group) for each in reading.records} == {("CC0", "")}
+    assert [[each.picture, each.code, each.num_pictures] for each in reading.left_out] == [*left_out]
 
 
 SPLIT_NAMES = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
@@ -55,49 +46,10 @@ def test_folders_named_as_splits_are_splits_whose_classes_are_shared(tmp_path_fa
     assert reading.left_out == []
 
 
-def test_pictures_of_a_split_without_a_class_are_counted(tmp_path):
-    make(tmp_path, "train/Rosa/1.jpg", "test/1.jpg", "test/2.jpg", "test/list.csv", "val/Rosa/")
-    reading = read_image_folder("plants", tmp_path)
-    assert [record.path for record in reading.records] == ["train/Rosa/1.jpg"]
-    assert [(left.picture, left.code, left.num_pictures) for left in reading.left_out] == [
-        ("plants:test", "no_class", 2),
-        ("plants:val/Rosa", "no_pictures", 0),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("names", "folder"),
-    [
-        (["flowers/Rosa/1.jpg", "flowers/Iris/1.jpg", "Iris/1.jpg"], "flowers"),
-        (["Rosa/1.jpg", "train/Rosa/1.jpg", "test/Rosa/1.jpg"], "test"),
-        (["train/flowers/Rosa/1.jpg", "test/flowers/Rosa/1.jpg"], "test/flowers"),
-        (["Rosa/notes.txt", "Rosa/2019/1.jpg"], "Rosa"),
-    ],
-)
+@from_table
 def test_a_class_folder_that_holds_only_folders_is_refused_with_the_remedy(names, folder, tmp_path):
     with pytest.raises(DataError, match=rf"only in further folders.*prepare {tmp_path / folder};"):
         read_image_folder("plants", make(tmp_path, *names))
-
-
-@pytest.mark.parametrize(
-    ("folder", "names"),
-    [
-        ("1. Quercus suber", ("Quercus suber", "")),
-        ("12.Quercus suber", ("Quercus suber", "")),
-        ("001_quercus_suber", ("quercus suber", "")),
-        ("1) Cork oak (Quercus suber)", ("Quercus suber", "Cork oak")),
-        ("7 Quercus suber", ("Quercus suber", "")),
-        ("7 - Quercus suber", ("Quercus suber", "")),
-        ("4 o'clock", ("4 o'clock", "")),
-        ("3-leaved ivy", ("3-leaved ivy", "")),
-        ("1355868", ("1355868", "")),
-        ("1.2", ("1.2", "")),
-    ],
-)
-def test_the_number_in_front_of_a_name_is_dropped(folder, names, tmp_path):
-    (record,) = read_image_folder("plants", make(tmp_path, f"{folder}/1.jpg")).records
-    assert (record.plant.name, record.plant.common_name) == names
-    assert record.plant.class_id == folder
 
 
 def test_an_archive_of_gbif_is_told_from_class_folders(tmp_path):
@@ -129,11 +81,6 @@ def test_folders_of_inaturalist_2021_are_read_as_with_its_json_files(sign, tmp_p
     ]  # fmt: skip
 
 
-def test_a_number_that_alone_tells_two_classes_apart_stays(tmp_path):
-    records = read_image_folder("plants", make(tmp_path, "1. Rosa/1.jpg", "2. Rosa/1.jpg", "3. Iris/1.jpg")).records
-    assert [record.plant.name for record in records] == ["1. Rosa", "2. Rosa", "Iris"]
-
-
 def test_files_that_are_not_pictures_are_listed_by_name(tmp_path):
     make(tmp_path, "Iris/1.jpg", "Iris/notes.TXT", "Iris/deep/list.csv", "Iris/no suffix")
     (tmp_path / "Iris/broken.jpg").symlink_to(tmp_path / "nowhere.jpg")
@@ -146,14 +93,6 @@ def test_files_that_are_not_pictures_are_listed_by_name(tmp_path):
     ]
     assert {(left.code, left.num_pictures) for left in reading.left_out} == {("not_a_picture", 1)}
     assert ".txt" in reading.left_out[2].reason
-
-
-@pytest.mark.parametrize("inside", ["Iris/", "Iris/deep/", "Iris/notes.txt"])
-def test_a_class_folder_without_pictures_is_listed(inside, tmp_path):
-    left_out = read_image_folder("plants", make(tmp_path, "Rosa/1.jpg", inside)).left_out
-    assert left_out[-1] == LeftOut(
-        picture="plants:Iris", code="no_pictures", reason="the class folder holds no pictures", num_pictures=0
-    )
 
 
 def test_a_class_folder_may_be_a_link_but_links_below_it_are_not_followed(tmp_path):
@@ -191,19 +130,7 @@ def test_a_name_that_is_not_utf8_is_an_error(name, tmp_path):
         read_image_folder("plants", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("names", "problem"),
-    [
-        (["Rosa/1.jpg", "Rosa/1.jpg/x.jpg"], r"plants\.zip holds a member .*Rosa/1.jpg/x.jpg: File exists"),
-        (["Rosa/1.jpg/x.jpg", "Rosa/1.jpg"], r"plants\.zip holds a member .*Rosa/1.jpg: Is a directory"),
-        ([f"Rosa/{'x' * 256}"], r"plants\.zip holds a member .*got Rosa/xxx.*: File name too long"),
-        (
-            ["Rosa/2019/1.jpg"],
-            r"plants\.zip, once it is unpacked: .*got {folder}/plants/Rosa;.*prepare {folder}/plants/Rosa;",
-        ),
-        (["1.jpg", "2.jpg"], r"plants\.zip, once it is unpacked: .*holds 2 pictures .*got {folder}/plants"),
-    ],
-)
+@from_table
 def test_an_error_names_the_archive_and_the_member(names, problem, tmp_path):
     with zipfile.ZipFile(tmp_path / "plants.zip", "w") as packed:
         for name in names:

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.errors import DataError
+from tests.make import from_table
 from tests.serving.tiny import BLUE, GREEN, RED, draw, jpeg
 from tests.training.dataset.file_server import FileServer
 from training.dataset.classes import build_classes
@@ -143,10 +144,7 @@ def test_photographs_of_a_folder_are_found_by_their_observation(tmp_path):
     assert "2.jpg" in str(imported.left_out)
 
 
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [("id,scientific_name\n", "image_url"), ("", "empty file"), (HEADER and ",".join(HEADER) + "\n", "no photograph")],
-)
+@from_table
 def test_an_export_that_cannot_be_used_is_one_error(tmp_path, content, what):
     path = tmp_path / "observations.csv"
     path.write_text(content)

@@ -4,6 +4,7 @@ import pytest
 
 from models.errors import DataError
 from models.names import parse_name
+from tests.make import from_table
 from training.dataset.sources.json_layouts import METADATA_FILE, NAMES_FILE, NAMES_FILE_1_0, read_plantnet
 from training.dataset.sources.record import LeftOut, PictureRecord, SourceClass
 
@@ -76,34 +77,10 @@ def test_a_species_without_pictures_is_listed(tmp_path):
     ]
 
 
-# Entries of the metadata, the names, and part of the expected message.
-FAULTS = {
-    "a species without a name": (
-        {"ab": picture(species_id="8")},
-        {"1356022": CROCUS},
-        rf"{METADATA_FILE}: a species without a name \(got 8, of picture ab\): add its name to the file",
-    ),
-    "an empty name": ({"ab": picture()}, {"1356022": " "}, f"{NAMES_FILE}: species 1356022 has an empty name"),
-    "a named id that is not a number": (
-        {},
-        {"../5": CROCUS},
-        rf"{NAMES_FILE}: a species id is not a number \(got \.\./5\)",
-    ),
-    "an id that became a number": ({"ab": picture(species_id=8)}, {}, r"\[ab\] cannot be read: Expected `str`, got"),
-    "an unknown split": ({"ab": picture(split="dev")}, {"1356022": CROCUS}, r"\[ab\] cannot be read: .*dev"),
-    "a picture without a split": ({"ab": picture(split=None)}, {"1356022": CROCUS}, "missing required field `split`"),
-    "a picture without a species": ({"ab": picture(species_id=None)}, {}, r"\[ab\] .*field `species_id`"),
-    "a picture id that leads elsewhere": ({"../ab": picture()}, {"1356022": CROCUS}, "is not a file name"),
-    "no pictures": ({}, {"1356022": CROCUS}, f"{METADATA_FILE} lists no pictures"),
-    "names cut in half": ({"ab": picture()}, '{"1356022": "Croc', f"{NAMES_FILE} is truncated or not JSON"),
-    "metadata cut in half": ('{"ab": {"species_id": "13', {"1356022": CROCUS}, f"{METADATA_FILE} is truncated or not"),
-    "a list": ("[]", {"1356022": CROCUS}, f"{METADATA_FILE} cannot be read: Expected `object`, got `array`"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_one_error_that_names_the_file(fault, tmp_path):
-    pictures, names, expected = FAULTS[fault]
+@from_table
+def test_a_fault_is_one_error_that_names_the_file(pictures, names, expected, tmp_path):
+    if isinstance(pictures, dict):
+        pictures = {picture_id: picture(**changed) for picture_id, changed in pictures.items()}
     with pytest.raises(DataError, match=expected) as raised:
         read_plantnet("plantnet", write(tmp_path, pictures, names))
     assert str(tmp_path) in str(raised.value)
