@@ -3,7 +3,7 @@
 # requirements.lock, for Python 3.12 (or PYTHON_VERSION) on x86-64 Linux.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-names='docstring-parser imagehash msgspec pillow pillow-heif pywavelets simplejpeg tyro typeguard'
+names='docstring-parser msgspec pillow pillow-heif simplejpeg tyro typeguard'
 # For 0_first.sh, in the versions that pytest's settings in pyproject.toml ask for.
 names+=' hypothesis iniconfig pluggy pytest pytest-timeout sortedcontainers'
 pins=()

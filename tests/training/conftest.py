@@ -18,7 +18,7 @@ _OF_WORKERS = (
     "training.loading.data",
     "training.loading.shards.packing",
     "training.dataset.audit.examine",
-    "scipy.fftpack",
+    "scipy.fft",
 )
 
 

@@ -88,7 +88,7 @@ def stream(pass_: Stream, out: Path, options: PackOptions, workers: int) -> pa.T
     identity = _identity(pass_, options)
     tables = _complete_shards(pass_, out, identity)
     done = {path for table in tables for path in table["path"].to_pylist()}
-    with worker_pool(workers, "training.loading.shards.streaming", "scipy.fftpack") as pool:
+    with worker_pool(workers, "training.loading.shards.streaming", "scipy.fft") as pool:
         work = partial(_examine_all, options=options)
         tasks = in_tasks(_pictures(pass_, done), lambda each: len(each.data))
         found = in_order(pool, work, tasks, most=AHEAD * workers)
