@@ -10,7 +10,6 @@ from PIL import Image
 from models.preprocess import InputSpec, picture_to_input
 from tests.serving.tiny import (
     BLUE,
-    FORM,
     GREEN,
     RED,
     SIDE_PX,
@@ -20,12 +19,9 @@ from tests.serving.tiny import (
     assert_problem,
     draw,
     encode,
-    form,
     identify,
     jpeg,
-    part,
     place_weights,
-    post,
     scores,
 )
 
@@ -47,38 +43,6 @@ def scores_of(*inputs):
     return found
 
 
-def test_answer_has_every_field(client):
-    answer = identify(client, jpeg(RED, (64, 48)))
-    assert set(answer) == {
-        "request_id", "model", "verdict", "predictions", "genera", "families", "images", "warnings",
-        "plant_score", "candidates", "discarded_mass", "uses_place", "place", "look_alikes",
-        "harmful",
-    }  # fmt: skip
-    assert answer["model"] == {"name": "tiny", "version": "0.0.1", "label_hash": TAXONOMY.label_hash}
-    assert set(answer["verdict"]) == {"rank", "name", "score", "reason", "promise", "unknown_plant"}
-    (image,) = answer["images"]
-    assert image.pop("predictions") == answer["predictions"][:3]
-    assert image == {"index": 0, "width": 64, "height": 48, "plant_score": None, "weight": 1.0, "preview": None}
-    assert answer["warnings"] == answer["look_alikes"] == answer["harmful"] == []
-    first = answer["predictions"][0]
-    assert first == {
-        "position": 1,
-        "rank": "species",
-        "taxon_id": "rosa-canina",
-        "scientific_name": "Rosa canina",
-        "common_names": ["dog rose"],
-        "genus": "Rosa",
-        "family": "Rosaceae",
-        "gbif_id": 3003446,
-        "powo_id": "732025-1",
-        "vision_score": None,
-        "prior": None,
-        "num_images": 0,
-        "score": first["score"],
-    }
-    assert [prediction["position"] for prediction in answer["predictions"]] == [1, 2, 3, 4, 5]
-
-
 def test_a_preview_shows_what_the_network_saw_with_each_corner_in_its_place(client):
     colors = np.array([[RED, GREEN], [BLUE, (230, 230, 20)]], np.uint8)
     photograph = encode(Image.fromarray(colors.repeat(64, axis=0).repeat(64, axis=1)), "PNG")
@@ -97,22 +61,6 @@ def test_several_pictures_are_averaged_in_logits(client):
     assert scores(answer) == pytest.approx(expected_scores(*pictures), abs=1e-5)
     assert [image["index"] for image in answer["images"]] == [0, 1, 2]
     assert (answer["images"][2]["width"], answer["images"][2]["height"]) == (20, 90)
-
-
-@pytest.mark.parametrize("content_type", ["image/png", "text/plain", None])
-def test_format_is_detected_from_the_bytes_and_not_the_content_type(client, content_type):
-    headers = {"content-type": content_type} if content_type else {}
-    response = client.post("/identify", content=jpeg(RED), headers=headers)
-    assert response.status_code == 200
-
-
-@pytest.mark.parametrize("file_format", ["PNG", "WEBP", "AVIF", "HEIF"])
-def test_a_red_picture_is_a_rose_in_every_format(client, file_format):
-    assert identify(client, encode(draw(RED), file_format))["predictions"][0]["taxon_id"] == "rosa-canina"
-
-
-def test_a_picture_in_black_and_white_is_answered(client):
-    assert len(identify(client, encode(draw(mode="1"), "PNG"))["predictions"]) == len(TAXA)
 
 
 def patches(size=(72, 48)):
@@ -141,35 +89,3 @@ def test_turned_phone_photo_is_answered_like_the_upright_one_and_unlike_the_turn
     assert (answer["images"][0]["width"], answer["images"][0]["height"]) == upright.size
     assert scores(answer) == pytest.approx(scores(identify(client, encode(upright, "PNG"))), abs=1e-6)
     assert scores(answer) != pytest.approx(scores(identify(client, encode(turned, "PNG"))), abs=0.05)
-
-
-def test_picture_that_is_cut_off_at_its_end_is_answered_with_a_warning(client):
-    answer = identify(client, jpeg(), jpeg()[:-2])
-    assert answer["warnings"] == ["Picture 2 is cut off at its end, where a few rows may be missing."]
-
-
-def test_form_field_k_equals_the_query(client):
-    body = form(part("k", b"2"), part("image", jpeg(), filename="a.jpg"))
-    answer = client.post("/identify", content=body, headers=FORM).json()
-    assert len(answer["predictions"]) == 2
-    assert answer["warnings"] == []
-
-
-@pytest.mark.parametrize("k", ["0", "many"])
-def test_wrong_form_field_is_refused_beside_a_right_query(client, k):
-    assert_problem(post(client, params={"k": "2"}, data={"k": k}), 422, "bad_parameter")
-
-
-def test_query_takes_precedence_over_the_form_field(client):
-    answer = post(client, params={"k": "4"}, data={"k": "2"}).json()
-    assert len(answer["predictions"]) == 4
-
-
-def test_unknown_fields_and_parameters_are_ignored_with_a_warning(client):
-    body = form(part("organ", b"leaf"), part("image", jpeg()), part("organ", b"flower"))
-    response = client.post("/identify?language=en", content=body, headers=FORM)
-    assert response.status_code == 200
-    assert response.json()["warnings"] == [
-        "The query parameter 'language' is not known and was ignored.",
-        "The form field 'organ' is not known and was ignored.",
-    ]

@@ -5,7 +5,7 @@ import pytest
 from models.examples import Example
 from serving.access.keys import make_key
 from tests.serving.conftest import ready_service
-from tests.serving.tiny import RED, assert_problem, draw, encode, identify, jpeg
+from tests.serving.tiny import RED, assert_problem, draw, encode, jpeg
 
 ROSES = [encode(draw(color), "WEBP") for color in (RED, (200, 40, 40))]
 EXAMPLES = [
@@ -37,16 +37,6 @@ def test_a_taxon_lists_its_pictures_with_author_and_license_and_each_is_served(c
         assert response.headers["content-type"] == "image/webp"
         assert "max-age" in response.headers["cache-control"]
     assert client.get("/species/crocus").json()["images"] == []
-
-
-@pytest.mark.parametrize("path", ["/species/rosa-canina/images/2", "/species/nosuch/images/0"])
-def test_a_picture_that_is_not_there_is_not_found(client, path):
-    assert_problem(client.get(path), 404, "unknown_taxon")
-
-
-def test_answers_count_the_pictures(client):
-    counts = {each["taxon_id"]: each["num_images"] for each in identify(client)["predictions"]}
-    assert counts == dict.fromkeys(counts, 0) | {"rosa-canina": 2}
 
 
 def test_pictures_need_no_key_since_a_page_cannot_send_one_for_them(start, folder):

@@ -11,7 +11,7 @@ from models.taxonomy import TaxonNames
 from serving.errors import BadParameter
 from serving.species import TaxaSelector, read_taxa_lists, species_list
 from tests.models.tiny import species, taxonomy_of
-from tests.serving.tiny import TAXA, TAXONOMY, assert_problem, identify, post, taxon_ids
+from tests.serving.tiny import TAXA, TAXONOMY
 
 PRIMROSES = TaxonNames(
     taxonomy_of(
@@ -27,65 +27,6 @@ PRIMROSES = TaxonNames(
 
 def answer(query):
     return species_list("id", query, 20, PRIMROSES, languages=(), warnings=[])
-
-
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [("ros", ["Rosa canina", "Rosa rugosa"]), ("DAISY", ["Bellis perennis"]), ("ferox", ["Rosa rugosa"]), ("zzz", [])],
-)
-def test_species_are_found_by_any_of_their_names(client, query, found):
-    body = client.get("/species", params={"q": query}).json()
-    assert [entry["scientific_name"] for entry in body["species"]] == found
-    assert body["total"] == len(TAXA)
-
-
-def test_species_entry_has_every_field(client):
-    (entry,) = client.get("/species", params={"q": "rosa c"}).json()["species"]
-    assert entry == {
-        "taxon_id": "rosa-canina",
-        "rank": "species",
-        "scientific_name": "Rosa canina",
-        "common_names": ["dog rose"],
-        "genus": "Rosa",
-        "family": "Rosaceae",
-        "gbif_id": 3003446,
-        "powo_id": "732025-1",
-        "match": {"kind": "prefix", "name": "Rosa canina"},
-    }
-
-
-@pytest.mark.parametrize(
-    ("lang", "accepted", "expected"),
-    [
-        ("de", "", ["Hundsrose", "Heckenrose"]),
-        ("DE-at-u-hc-h12", "", ["Hundsrose", "Heckenrose"]),
-        ("pt_BR", "de", ["rosa-canina"]),
-        ("", "fr;q=0.9, de-CH-x-1;q=0.8, en;q=0.1", ["Hundsrose", "Heckenrose"]),
-        ("", "en-US,de;q=0.5", ["dog rose"]),
-        ("", "de;q=0", ["dog rose"]),
-        ("", "x" * 5000, ["dog rose"]),
-        ("ja", "de", ["dog rose"]),
-    ],
-)
-def test_common_names_are_in_the_language_of_the_request(client, lang, accepted, expected):
-    asked = {"params": {"lang": lang} if lang else {}, "headers": {"Accept-Language": accepted}}
-    entry = client.get("/species/rosa-canina", **asked).json()
-    assert (entry["common_names"], entry["names"]["de"]) == (expected, ["Hundsrose", "Heckenrose"])
-    best = post(client, **asked).json()["predictions"][0]
-    assert (best["common_names"], best["powo_id"]) == (expected, "732025-1")
-
-
-def test_a_name_in_any_language_finds_the_plant_also_as_the_only_allowed_one(client):
-    (entry,) = client.get("/species", params={"q": "heckenr"}).json()["species"]
-    assert (entry["taxon_id"], entry["match"]) == ("rosa-canina", {"kind": "prefix", "name": "Heckenrose"})
-    assert taxon_ids(identify(client, taxa="Hundsrose")["predictions"]) == ["rosa-canina"]
-
-
-@pytest.mark.parametrize(
-    "query", ["?limit=0", "?limit=201", "?limit=x", f"?q={'x' * 201}", "?lang=../de", "/crocus?lang=../de"]
-)
-def test_bad_species_parameters_are_problems(client, query):
-    assert_problem(client.get(f"/species{query}"), 422, "bad_parameter")
 
 
 # ---- what the query is
@@ -122,37 +63,6 @@ def test_search_says_whether_the_model_knows_the_name(query, status, message):
     found = answer(query)
     assert (found.status, found.message) == (status, message)
     assert bool(found.species) == (status != "not_in_model")
-
-
-# ---- one taxon
-
-
-def test_taxon_has_every_field(client):
-    body = client.get("/species/rosa-rugosa").json()
-    assert body.pop("request_id")
-    assert body == {
-        "taxon_id": "rosa-rugosa",
-        "rank": "species",
-        "scientific_name": "Rosa rugosa",
-        "author": "",
-        "synonyms": ["Rosa ferox"],
-        "common_names": [],
-        "genus": "Rosa",
-        "family": "Rosaceae",
-        "gbif_id": None,
-        "powo_id": None,
-        "names": {},
-        "num_calibration_plants": None,
-        "images": [],
-    }
-
-
-@pytest.mark.parametrize("taxon_id", ["quercus-robur", "Rosa-rugosa", "%00", "x" * 3000, "%F0%9F%8C%BB", "..%2fmodel"])
-def test_unknown_taxon_is_a_problem_document(client, taxon_id):
-    response = client.get(f"/species/{taxon_id}")
-    problem = assert_problem(response, 404, response.json()["code"])
-    assert problem["code"] in {"unknown_taxon", "not_found"}
-    assert len(problem["detail"]) < 200
 
 
 NAMES = TaxonNames(TAXONOMY)
