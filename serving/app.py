@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -31,7 +32,7 @@ from serving.api.server import on_sighup
 from serving.engine.admission import Admission, AdmissionLimits
 from serving.engine.bodies import BodyLimits
 from serving.engine.decoding.pool import DecodeLimits, DecoderPool
-from serving.engine.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
+from serving.engine.loaded_bundle import LiveBundle, open_bundle
 from serving.metrics import Metrics
 from serving.plugins.corrections import Corrections
 from serving.plugins.page import Page
@@ -94,9 +95,7 @@ def create_app(
     def read_keys_again() -> None:
         access.replace_keys(read_keys(settings.api_keys, settings.api_keys_file))
 
-    def open_next() -> LoadedBundle:
-        return open_bundle(settings, metrics, session)
-
+    open_next = partial(open_bundle, settings, metrics, session)
     live_bundle = LiveBundle(open_next(), open_next, pool, metrics, read_keys=read_keys_again)
     admission = Admission(admission_limits, metrics)
     readiness = Readiness(
@@ -115,19 +114,8 @@ def create_app(
         deadline_s=settings.deadline_s,
         correction_days=None if settings.corrections is None else settings.corrections_days,
     )
-    litestar = _application(settings, deps, on_failure)
-    app: ASGIApp = litestar
-    if litestar.cors_config is not None:
-        app = refusing_preflights(app, litestar.cors_config)
-    app = ObservabilityMiddleware(app, metrics, lambda: readiness.is_draining, cors=litestar.cors_config)
-    return Service(app, litestar, readiness, admission, metrics)
-
-
-def _application(
-    settings: Settings, deps: RouteDependencies, on_failure: Callable[[Exception], None] | None
-) -> Litestar:
-    limit = AddressLimit(deps.access)
-    return Litestar(
+    limit = AddressLimit(access)
+    litestar = Litestar(
         route_handlers=[*ROUTES, *([metrics_text] if settings.metrics is None else [])],
         plugins=[Page(), *([Plantnet()] if settings.plantnet_api else []), Corrections(settings, deps)],
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
@@ -135,22 +123,27 @@ def _application(
         exception_handlers={Exception: limit.respond},
         openapi_config=openapi_config(),
         compression_config=_COMPRESSION,
-        cors_config=cors_config(settings.cors_origins, has_keys=deps.access.requires_key),
-        lifespan=[_lifespan(deps, on_failure)],
+        cors_config=cors_config(settings.cors_origins, has_keys=access.requires_key),
+        lifespan=[partial(_running, live_bundle, pool, on_failure)],
         logging_config=None,  # serving.metrics configures logging; Litestar's own configuration changes in 3.0
         request_max_body_size=None,  # serving.engine.bodies limits the body
     )
+    app: ASGIApp = litestar
+    if litestar.cors_config is not None:
+        app = refusing_preflights(app, litestar.cors_config)
+    app = ObservabilityMiddleware(app, metrics, lambda: readiness.is_draining, cors=litestar.cors_config)
+    return Service(app, litestar, readiness, admission, metrics)
 
 
-def _lifespan(
-    deps: RouteDependencies, on_failure: Callable[[Exception], None] | None
-) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
-    """Returns the application's lifespan.
+@asynccontextmanager
+async def _running(
+    live_bundle: LiveBundle, pool: DecoderPool, on_failure: Callable[[Exception], None] | None, _: Litestar
+) -> AsyncIterator[None]:
+    """The application's lifespan.
 
     At the start it warms up the bundle in the background, so that health probes are answered meanwhile. It reloads the
     bundle on SIGHUP, and stops the worker threads and the decoder processes at shutdown.
     """
-    live_bundle = deps.live_bundle
 
     async def warm_up() -> None:
         try:
@@ -162,16 +155,12 @@ def _lifespan(
         else:
             _log.info("ready", scheduling=live_bundle.current.policy.describe())
 
-    @asynccontextmanager
-    async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        task = asyncio.create_task(warm_up())
-        on_sighup(asyncio.get_running_loop(), live_bundle.request_reload)
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await live_bundle.close()
-            await deps.decoder.close()
-
-    return lifespan
+    task = asyncio.create_task(warm_up())
+    on_sighup(asyncio.get_running_loop(), live_bundle.request_reload)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await live_bundle.close()
+        await pool.close()

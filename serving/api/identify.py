@@ -106,7 +106,7 @@ async def identify(request: AnyRequest, deps: Deps) -> Response[Identification]:
     """
     # Everything up to admission runs before the body is read, so that a refusal is cheap.
     deps.readiness.require_warm()
-    client = authorize(deps.access, request)
+    client = authorize(deps, request)
     query = read_values(Parameters, request.query_params.dict())
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), deps.deadline_s)
     answered = await answer_pictures(request, deps, client, query, deadline_s=wanted_s or deps.deadline_s)
@@ -155,16 +155,16 @@ async def answer_pictures(
 
 
 def authorize(
-    access: AccessControl, request: AnyRequest, secret: str | None = None, *, is_admin: bool = False
+    deps: RouteDependencies, request: AnyRequest, secret: str | None = None, *, is_admin: bool = False
 ) -> Client:
     """Checks the API key, which is in the headers or is `secret`, and the rate, and tells the log and the headers."""
     address = request.client.host if request.client else None  # as the connection or a trusted proxy gives it
     if is_admin:
-        client = access.authorize_admin(request.headers, address)
+        client = deps.access.authorize_admin(request.headers, address)
     else:
-        client = access.authorize(request.headers, address, secret)
+        client = deps.access.authorize(request.headers, address, secret)
     request.scope["state"]["client"] = client.name
-    request.scope["state"]["quota"] = access.limit(client.identity)
+    request.scope["state"]["quota"] = deps.access.limit(client.identity)
     return client
 
 
@@ -223,7 +223,7 @@ class Answered(msgspec.Struct, frozen=True):
     plant: PlantAnswer
     sizes: list[tuple[int, int]]
     """Upright sizes of the pictures, (width, height) in px."""
-    previews: list[str]
+    previews: Sequence[str | None]
     """Of each picture a small one as a data URL, if asked for."""
     warnings: list[str]
     """A sentence for each part of the request that was ignored."""
@@ -294,7 +294,7 @@ async def _answer(
         plant = loaded.answer(outputs, question)
     if question.where is not None and plant.place is None:
         warnings.append(PLACE_REASONS["no_records"])
-    previews: list[str] = []
+    previews: Sequence[str | None] = [None] * len(pixels)
     if asked.preview:
         previews = await asyncio.to_thread(lambda: [_preview(each, loaded.spec) for each in pixels])
     warnings += [
@@ -405,24 +405,21 @@ def _identification(
             for each in plant.harmful
             for taxon in predictions([each.taxon], plant.place)
         ],
-        images=[_image_view(answered, index, predictions) for index in range(len(answered.sizes))],
+        images=[
+            ImageView(
+                index=index,
+                width=width,
+                height=height,
+                plant_score=picture.plant_score,
+                weight=picture.weight,
+                predictions=predictions(picture.taxa, picture.place),
+                preview=preview,
+            )
+            for index, (picture, (width, height), preview) in enumerate(
+                zip(plant.pictures, answered.sizes, answered.previews, strict=True)
+            )
+        ],
         warnings=warnings,
-    )
-
-
-def _image_view(
-    answered: Answered, index: int, predictions: Callable[[list[RankedTaxon], PlaceNote | None], list[Prediction]]
-) -> ImageView:
-    width, height = answered.sizes[index]
-    picture = answered.plant.pictures[index]
-    return ImageView(
-        index=index,
-        width=width,
-        height=height,
-        plant_score=picture.plant_score,
-        weight=picture.weight,
-        predictions=predictions(picture.taxa, picture.place),
-        preview=answered.previews[index] if answered.previews else None,
     )
 
 

@@ -127,15 +127,15 @@ class ObservabilityMiddleware:
     ) -> None:
         self._app = app
         self._metrics = metrics
-        self._is_draining = is_draining
-        self._cors = cors
+        self.is_draining = is_draining
+        self.cors = cors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one ASGI connection."""
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, send, self._is_draining, self._cors)
+        exchange = _Exchange(scope, send, self)
         trace = exchange.trace
         trace_fields = {"trace_id": trace.trace_id, "span_id": trace.span_id} if trace else {}
         with structlog.contextvars.bound_contextvars(request_id=exchange.request_id, **trace_fields):
@@ -170,7 +170,7 @@ class ObservabilityMiddleware:
 class _Exchange:
     """One request and its response."""
 
-    def __init__(self, scope: Any, send: Send, is_draining: Callable[[], bool], cors: CORSConfig | None) -> None:
+    def __init__(self, scope: Any, send: Send, layer: ObservabilityMiddleware) -> None:
         self.started = time.perf_counter()
         sent_id = next((value for name, value in scope["headers"] if name.lower() == b"x-request-id"), b"")
         self.request_id = sent_id.decode() if _VALID_ID.fullmatch(sent_id) else uuid.uuid4().hex
@@ -180,8 +180,7 @@ class _Exchange:
         self._is_read = scope["method"] in {"GET", "HEAD"}
         self._has_no_body = scope["method"] == "HEAD"
         self._send = send
-        self._is_draining = is_draining
-        self._cors = cors
+        self._layer = layer
         self.scope: Any = {**scope, "method": "GET"} if self._has_no_body else scope
         coding = b",".join(value for name, value in scope["headers"] if name == b"accept-encoding")
         if not accepts_gzip(coding.decode("latin-1")):  # Litestar ignores the weight in "gzip;q=0"
@@ -213,8 +212,9 @@ class _Exchange:
         present = {name.lower() for name, _ in completed}
         quota = self.scope["state"].get("quota", {})  # serving.api.identify.authorize knows it
         is_readable = self.method == "OPTIONS" or b"access-control-allow-origin" in present
-        cors = {} if is_readable else headers_for_pages(self._cors, self.scope["headers"])
-        is_for_all = self._cors is None or self._cors.is_allow_all_origins
+        config = self._layer.cors
+        cors = {} if is_readable else headers_for_pages(config, self.scope["headers"])
+        is_for_all = config is None or config.is_allow_all_origins
         completed += [
             (b"vary", b"Accept-Encoding" if is_for_all else b"Accept-Encoding, Origin"),
             (b"x-request-id", self.request_id.encode()),
@@ -232,7 +232,7 @@ class _Exchange:
             completed.append((b"traceresponse", trace.encode()))
         if b"cache-control" not in present:
             completed.append((b"cache-control", _DO_NOT_KEEP))
-        if self._is_draining() and b"connection" not in present:
+        if self._layer.is_draining() and b"connection" not in present:
             completed.append((b"connection", b"close"))
         return completed
 

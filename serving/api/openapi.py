@@ -1,6 +1,6 @@
 """The OpenAPI document and its viewer, which loads nothing from other hosts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -114,18 +114,18 @@ def operation(parameters: type[msgspec.Struct], body: RequestBody | None = None,
     class Declared(Operation):
         def __post_init__(self) -> None:
             self.request_body = body
-            self.parameters = [*(self.parameters or []), *_query_parameters(parameters), *others]
+            self.parameters = [*(self.parameters or [])]
+            for name, schema in declared(parameters).items():
+                described: Any = dict(schema)
+                self.parameters.append(
+                    Parameter(name, "query", description=described.pop("description"), schema=described)
+                )
+            self.parameters += others
             for status, response in (self.responses or {}).items():
                 if status in _HEADERS and isinstance(response, OpenAPIResponse):
                     response.headers = {**(response.headers or {}), **_HEADERS[status]}
 
     return Declared
-
-
-def _query_parameters(record: type[msgspec.Struct]) -> Iterator[Parameter]:
-    for name, schema in declared(record).items():
-        described: Any = dict(schema)
-        yield Parameter(name, "query", description=described.pop("description"), schema=described)
 
 
 PREFER: Final = Parameter(

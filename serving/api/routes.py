@@ -55,7 +55,7 @@ class SearchParameters(msgspec.Struct, frozen=True):
 )
 async def species(request: AnyRequest, deps: Deps) -> SpeciesList:
     """Finds taxa by the first letters of a word in one of their names, and says whether the model knows the name."""
-    authorize(deps.access, request)
+    authorize(deps, request)
     wanted = read_parameters(SearchParameters, request.query_params.dict())
     names = deps.live_bundle.current.names
     warnings = unknown_parameters(request, declared(SearchParameters))
@@ -81,7 +81,7 @@ def taxon(
     taxon_id: Annotated[str, PathParameter(description="Identifier of the taxon, as in answers and in `/species`")],
 ) -> SpeciesDetail:
     """Describes one taxon: its accepted name with the author, its synonyms and its common names."""
-    authorize(deps.access, request)
+    authorize(deps, request)
     loaded = deps.live_bundle.current
     found = loaded.taxonomy.by_id.get(taxon_id)
     if found is None:
@@ -158,7 +158,7 @@ async def reload(request: AnyRequest, deps: Deps) -> ModelCard:
     the reason, and the current one stays.
     """
     deps.readiness.require_warm()
-    authorize(deps.access, request, is_admin=True)
+    authorize(deps, request, is_admin=True)
     try:
         return _card(deps, await deps.live_bundle.reload())
     except InputError as error:

@@ -84,7 +84,7 @@ async def correct(
 
     The answer must be one of the last that this service gave you. A second correction of it replaces the first.
     """
-    client = authorize(deps.access, request)
+    client = authorize(deps, request)
     answer = correction_service.find(id_of_request, client.identity)
     correction_service.require_free()  # before the upload
     async with deps.admission.enter(client.identity) as admitted:  # until it is stored, for its pictures take memory
@@ -124,7 +124,7 @@ async def delete_correction(
     correction_id: Annotated[str, PathParameter(description="As `POST /identify/{request_id}/correction` gave it")],
 ) -> None:
     """Deletes a correction and its pictures."""
-    authorize(deps.access, request)
+    authorize(deps, request)
     await correction_service.delete(correction_id)
 
 
@@ -156,7 +156,23 @@ class Corrections(InitPlugin):
         service = CorrectionService(store, settings.corrections_days)
 
         async def remember(id_of_request: str, client: Client, answered: Answered) -> None:
-            service.remember(id_of_request, await _recent(answered, client))
+            pictures = answered.body.pictures
+            hashes = await asyncio.to_thread(lambda: [hashlib.sha256(picture).hexdigest() for picture in pictures])
+            record = answered.loaded.bundle.record
+            best = [(each.taxon.taxon_id, each.score) for each in answered.plant.taxa[:_MAX_REMEMBERED]]
+            draft = Correction(
+                correction_id=secrets.token_hex(16),
+                person=client.name,
+                model=f"{record.name} {record.version}"[:200],  # as much as a column of the store holds
+                label_hash=record.label_hash,
+                verdict_rank=answered.plant.verdict.rank,
+                predicted=best[0][0][:200],  # `predictions` has it whole
+                score=best[0][1],
+                predictions=msgspec.json.encode(best).decode(),
+            )
+            service.remember(
+                id_of_request, RecentAnswer(identity=client.identity, sha256s=frozenset(hashes), draft=draft)
+            )
 
         @asynccontextmanager
         async def lifespan(_: Litestar) -> AsyncIterator[None]:
@@ -175,25 +191,6 @@ class Corrections(InitPlugin):
         app_config.dependencies["correction_service"] = Provide(lambda: service, sync_to_thread=False)
         app_config.lifespan.append(lifespan)
         return app_config
-
-
-async def _recent(answered: Answered, client: Client) -> RecentAnswer:
-    """Returns what a correction of the answer needs."""
-    pictures = answered.body.pictures
-    hashes = await asyncio.to_thread(lambda: [hashlib.sha256(picture).hexdigest() for picture in pictures])
-    record = answered.loaded.bundle.record
-    best = [(each.taxon.taxon_id, each.score) for each in answered.plant.taxa[:_MAX_REMEMBERED]]
-    draft = Correction(
-        correction_id=secrets.token_hex(16),
-        person=client.name,
-        model=f"{record.name} {record.version}"[:200],  # as much as a column of the store holds
-        label_hash=record.label_hash,
-        verdict_rank=answered.plant.verdict.rank,
-        predicted=best[0][0][:200],  # `predictions` has it whole
-        score=best[0][1],
-        predictions=msgspec.json.encode(best).decode(),
-    )
-    return RecentAnswer(identity=client.identity, sha256s=frozenset(hashes), draft=draft)
 
 
 def _plain(text: str) -> str:

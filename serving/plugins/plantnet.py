@@ -146,7 +146,7 @@ class ListedSpecies(msgspec.Struct, frozen=True, rename="camel"):
     scientific_name_authorship: str
     gbif_id: int | None
     powo_id: str | None
-    iucn_category: str | None
+    iucn_category: None = None
 
 
 class Failure(msgspec.Struct, frozen=True, rename="camel"):
@@ -308,7 +308,19 @@ async def species(request: AnyRequest, deps: Deps, project: ProjectName = ALL_TA
     chosen_T = np.ones(len(taxa), bool) if project == ALL_TAXA else loaded.selector.lists[project].chosen_T
 
     def listed() -> bytes:  # thousands of taxa take the event loop too long
-        return msgspec.json.encode([_listed(taxa[index], language) for index in np.flatnonzero(chosen_T)])
+        return msgspec.json.encode(
+            [
+                ListedSpecies(
+                    taxon.taxon_id,
+                    list(taxon.names_in(language)),
+                    taxon.scientific_name,
+                    taxon.author,
+                    taxon.gbif_id,
+                    taxon.powo_id or None,
+                )
+                for taxon in (taxa[index] for index in np.flatnonzero(chosen_T))
+            ]
+        )
 
     return Response(await asyncio.to_thread(listed), media_type="application/json")
 
@@ -316,7 +328,7 @@ async def species(request: AnyRequest, deps: Deps, project: ProjectName = ALL_TA
 def _authorize(request: AnyRequest, deps: RouteDependencies, project: str = ALL_TAXA) -> Client:
     """Checks the key, which may be a query parameter, the rate, and that there is such a project."""
     try:
-        client = authorize(deps.access, request, request.query_params.get("api-key") or None)
+        client = authorize(deps, request, request.query_params.get("api-key") or None)
     except Unauthorized as error:
         raise Unauthorized(error.problem, remedy="send a key as the parameter `api-key` of the query") from error
     if project != ALL_TAXA and project not in deps.live_bundle.current.selector.lists:
@@ -360,12 +372,6 @@ def _images(request: AnyRequest, loaded: LoadedBundle, taxon: Taxon) -> list[Rel
         )
         for number, each in enumerate(loaded.examples_of(taxon.taxon_id))
     ]
-
-
-def _listed(taxon: Taxon, language: str) -> ListedSpecies:
-    names = list(taxon.names_in(language))
-    powo_id = taxon.powo_id or None
-    return ListedSpecies(taxon.taxon_id, names, taxon.scientific_name, taxon.author, taxon.gbif_id, powo_id, None)
 
 
 def _name(name: str, author: str = "") -> Name:
