@@ -25,6 +25,7 @@ from models.taxonomy import Output, Taxon, Taxonomy
 from training.dataset.manifest import Manifest, SourceNote, write_manifest
 from training.loading.augment import CROP_RATIO_MAX, FLIPPED, RANDAUGMENT_OPS, Normalizer
 from training.loading.data import training_loader
+from training.loading.negatives import RunInput
 from training.loading.shards import Pack, pack
 from training.recipe import AugmentRecipe, DataRecipe, Recipe, RunRecipe, ScheduleRecipe
 
@@ -148,7 +149,7 @@ def _ours(data: Path, options: LoaderOptions) -> Epoch:
         augment=options.augment,
         run=RunRecipe(seed=1),
     )
-    loader, batches = training_loader(Manifest(data), recipe, pin=False)
+    loader, batches = training_loader(Manifest(data), RunInput.of(recipe), pin=False)
     batches.side_px = options.side_px
     normalize = Normalizer(options.spec, _CPU)
 

@@ -26,6 +26,7 @@ from training.engine.device import amp_dtype
 from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
 from training.loading.augment import seeded
+from training.loading.negatives import RunInput
 from training.recipe import Recipe
 
 ArmName = Literal["ours", "timm"]
@@ -59,7 +60,7 @@ def open_engine(recipe: Recipe, num_outputs: int, device: torch.device) -> Engin
     shape = recipe.network
     network = PlantNetwork(shape.architecture, num_outputs, dropout=shape.dropout, drop_path=shape.dropout / 2)
     classes = TrainingClasses(tuple(range(num_outputs)), num_outputs, (1.0,) * num_outputs)
-    return Engine(recipe, network, device, classes, steps_per_epoch=_STEPS_PER_EPOCH)
+    return Engine(RunInput.of(recipe), network, device, classes, steps_per_epoch=_STEPS_PER_EPOCH)
 
 
 class _Ours:

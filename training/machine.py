@@ -4,7 +4,6 @@ import os
 import platform
 import subprocess
 from contextlib import suppress
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -82,9 +81,8 @@ def this_machine() -> Machine:
     )
 
 
-@cache
 def current_commit() -> str:
-    """The git commit of this checkout at the first call, with "+" if it has changes.
+    """The git commit of this checkout, with "+" if it has changes.
 
     A copy without .git has what the variable GIT_COMMIT says, or "unknown".
     """

@@ -1,6 +1,5 @@
 """What a network expects of its pictures: their sizes, and the normalization of its initial weights."""
 
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -41,9 +40,8 @@ def stored_input_spec(content: dict[str, Any], origin: str) -> InputSpec:
         ) from error
 
 
-def with_input(plain: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+def with_input(plain: dict[str, Any], spec: InputSpec) -> dict[str, Any]:
     """Adds to a recipe as plain values what `stored_input_spec` reads: the normalization, which is no setting."""
-    spec = input_spec(recipe)
     return plain | {"pictures": plain["pictures"] | {name: getattr(spec, name) for name in NORMALIZATION}}
 
 
@@ -99,7 +97,6 @@ def _sized(pictures: PictureRecipe, normalization: dict[str, Any]) -> InputSpec:
     return msgspec.convert(sizes | {"crop_fraction": pictures.crop_fraction} | normalization, InputSpec)
 
 
-@cache  # reading a bundle takes a while, and a run asks several times
 def _input_of(architecture: str, weights: str) -> tuple[Literal["bicubic", "bilinear"], Channels, Channels]:
     """Interpolation, mean and standard deviation that the initial weights were trained with."""
     # A folder of that name, such as one of pictures, is not meant.

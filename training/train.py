@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from training.dataset.manifest import Manifest
     from training.engine.device import Ranks
+    from training.loading.negatives import RunInput
 
 RECIPE_COPY: Final = "recipe.json"
 
@@ -175,6 +176,7 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     from training.drawn import ensure_training_data
     from training.engine.weights import load_weights, new_network
     from training.loading.data import show_batch
+    from training.loading.negatives import RunInput
     from training.network_input import with_fitting_sizes
     from training.tuning import tune
 
@@ -195,16 +197,17 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     with ranks.main_first():  # it writes the drawn pictures and the manifest that the other ranks read
         ensure_training_data(recipe.data)
         manifest = Manifest(recipe.data.data, recipe.data.shards)
+    inputs = RunInput.of(recipe)
     if command.show_batch is not None:
-        show_batch(manifest, recipe, command.show_batch)
+        show_batch(manifest, inputs, command.show_batch)
         print(f"Written: {command.show_batch}")
     elif command.tune:
-        tune(recipe, manifest, device, ranks)
+        tune(inputs, manifest, device, ranks)
     else:
-        _run(replace(command, recipe=recipe), manifest, device, ranks)
+        _run(command, inputs, manifest, device, ranks)
 
 
-def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "Ranks") -> None:
+def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torch.device", ranks: "Ranks") -> None:
     """Starts or resumes the run, trains, and says what comes next."""
     from training.engine.checkpoint import BEST, LAST
     from training.engine.loop import Trainer
@@ -212,7 +215,7 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
     from training.loading.augment import seeded
     from training.monitor.monitor import PROFILE_WARMUP, profile_steps
 
-    recipe = command.recipe
+    recipe = inputs.recipe
     folder = recipe.run.run
     weights = recipe.network.weights
     resumes = ranks.broadcast(ranks.is_main and _resumes(command))
@@ -225,7 +228,7 @@ def _run(command: Train, manifest: "Manifest", device: "torch.device", ranks: "R
             print(loaded)
     remedy = "wait for it to end, or take another folder with --run"
     alone = locked(folder, "another process trains in this folder", remedy=remedy) if ranks.is_main else nullcontext()
-    with alone, closing(Trainer(recipe, manifest, network, device, ranks)) as trainer:
+    with alone, closing(Trainer(inputs, manifest, network, device, ranks)) as trainer:
         if resumes:
             trainer.resume()
         else:

@@ -24,7 +24,7 @@ from training.dataset.manifest import Manifest
 from training.engine.device import Ranks, describe_device
 from training.engine.losses import TrainingClasses, training_classes
 from training.loading.data import training_loader
-from training.loading.negatives import num_plants
+from training.loading.negatives import RunInput, num_plants
 from training.processes import end_with_parent
 from training.recipe import Recipe, rate_factor
 from training.toml_file import flag_words
@@ -67,7 +67,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(word for name in names for word in flag_words(name, getattr(self, name)))
 
 
-def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks | None = None) -> Tuned | None:
+def tune(inputs: RunInput, manifest: Manifest, device: torch.device, ranks: Ranks | None = None) -> Tuned | None:
     """Measures batch sizes, prints the result, and writes `tuning.json` into the run's folder; trains nothing.
 
     Of ranks that train together, the main one measures on its device, and the others return None.
@@ -79,6 +79,7 @@ def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks 
     if not ranks.is_main:
         return None
     console = Console()
+    recipe = inputs.recipe
     classes = training_classes(manifest, recipe)
     trials = list[Trial]()
 
@@ -92,7 +93,8 @@ def tune(recipe: Recipe, manifest: Manifest, device: torch.device, ranks: Ranks 
     largest = max(num_pictures // _MIN_STEPS, min(recipe.schedule.batch_size, num_pictures), 1)
     chosen = find_batch_size(measure, largest)
     # The loader is timed after its first batch, for some seconds or an epoch.
-    loader, order = training_loader(manifest, with_batch_size(recipe, chosen.batch_size), pin=False)
+    inputs = msgspec.structs.replace(inputs, recipe=with_batch_size(recipe, chosen.batch_size))
+    loader, order = training_loader(manifest, inputs, pin=False)
     order.side_px = recipe.pictures.picture_px
     batches = iter(loader)
     next(batches)  # its processes start

@@ -17,7 +17,7 @@ from training.engine.losses import TrainingClasses
 from training.engine.step import Engine
 from training.engine.weights import new_network
 from training.loading.data import EVALUATION_BATCH
-from training.loading.negatives import pictures_of_no_class
+from training.loading.negatives import RunInput
 from training.monitor.memory import is_out_of_memory
 from training.recipe import NEGATIVES_SHARE, Recipe, sides_of_epochs
 
@@ -78,7 +78,7 @@ def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, 
     batch_size = recipe.schedule.batch_size
     network = new_network(recipe, len(classes.taxon_of_output))
     # Enough steps that the learning rate does not reach zero.
-    engine = Engine(recipe, network, device, classes, steps_per_epoch=10_000)
+    engine = Engine(RunInput.of(recipe), network, device, classes, steps_per_epoch=10_000)
     # The memory of a validation counts, too.
     batch = EVALUATION_BATCH if device.type == "cuda" else 1
     side_px = recipe.pictures.serve_px
@@ -106,7 +106,7 @@ def _time_steps(recipe: Recipe, classes: TrainingClasses, device: torch.device, 
 
 def _steps(engine: Engine, batch_size: int, side_px: int) -> Callable[[int], float]:
     """Returns a function that takes a number of steps on random pictures and returns their duration, s."""
-    unknown_first = reversed(pictures_of_no_class(engine.recipe.negatives))
+    unknown_first = (engine.inputs.unknown, engine.inputs.negatives)
     added = [each.label for each in unknown_first for _ in range(each.of_batch(NEGATIVES_SHARE, batch_size))]
 
     def random_batch() -> tuple[Tensor, Tensor]:

@@ -31,6 +31,7 @@ from training.dataset.manifest import Manifest
 from training.engine.device import choose_device
 from training.engine.step import Engine
 from training.loading.data import training_loader
+from training.loading.negatives import RunInput
 from training.recipe import Compile, DataRecipe, HardwareRecipe, Recipe
 
 _LARGEST_KERNELS: Final = 30
@@ -236,7 +237,7 @@ def _loader(command: StepProfile) -> Speed:
     """Pictures a second of the loader with all its processes, after its first batches."""
     assert command.data is not None
     recipe = Recipe(data=DataRecipe(data=command.data, workers=command.workers))
-    loader, batches = training_loader(Manifest(command.data), recipe, pin=torch.cuda.is_available())
+    loader, batches = training_loader(Manifest(command.data), RunInput.of(recipe), pin=torch.cuda.is_available())
     batches.side_px = command.picture_px
     num_pictures, began = 0, 0.0
     for epoch in itertools.count():

@@ -20,7 +20,8 @@ from models.network import PlantNetwork  # noqa: E402
 from tests.rehearsal.recorder import Recorder, allow_fake_modules  # noqa: E402
 from training.engine.losses import TrainingClasses  # noqa: E402
 from training.engine.step import Engine  # noqa: E402
-from training.loading.negatives import NOT_A_PLANT  # noqa: E402
+from training.loading.negatives import NOT_A_PLANT, Negatives, RunInput  # noqa: E402
+from training.network_input import input_spec  # noqa: E402
 from training.recipe import check_recipe, read_recipe  # noqa: E402
 from training.toml_file import section_to_plain  # noqa: E402
 
@@ -49,8 +50,9 @@ def _report(name, planted=None, num_outputs=5337, **overrides):
     side = recipe.pictures.picture_px
     pixels = torch.zeros((size + negatives, side, side, 3), dtype=torch.uint8).permute(0, 3, 1, 2).pin_memory()
     labels = torch.cat([torch.arange(size) % num_outputs, torch.full((negatives,), NOT_A_PLANT)]).pin_memory()
+    inputs = RunInput(recipe, input_spec(recipe), Negatives(), Negatives())
     with FakeTensorMode(allow_non_fake_inputs=True), Recorder() as recorder:
-        engine = Engine(recipe, network, DEVICE, classes, steps_per_epoch=1000)
+        engine = Engine(inputs, network, DEVICE, classes, steps_per_epoch=1000)
         if planted:
             _plant(planted, engine)
         for step in (_STEP, _STEP + 1):

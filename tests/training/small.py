@@ -23,6 +23,7 @@ from training.dataset.selection import manifest_columns
 from training.engine.device import choose_device
 from training.engine.loop import Trainer
 from training.loading.data import training_loader
+from training.loading.negatives import RunInput
 from training.prepare import Folder, prepare
 from training.train import parse, train
 
@@ -97,13 +98,13 @@ def make_trainer(data, run, *flags, network=None):
     recipe = command(data, run, *flags).recipe
     manifest = Manifest(recipe.data.data)
     network = network or PlantNetwork("test_efficientnet", len(manifest.taxonomy.outputs))
-    return Trainer(recipe, manifest, network, choose_device(recipe.hardware))
+    return Trainer(RunInput.of(recipe), manifest, network, choose_device(recipe.hardware))
 
 
 def batches_of(data, *flags, epoch=0, first_picture=0, side_px=32, **ranks):
     """The batches that are left of an epoch."""
     recipe = command(data, data / "unused", *flags).recipe
-    loader, batches = training_loader(Manifest(data), recipe, pin=False, **ranks)
+    loader, batches = training_loader(Manifest(data), RunInput.of(recipe), pin=False, **ranks)
     batches.epoch, batches.first_picture, batches.side_px = epoch, first_picture, side_px
     return list(loader)
 

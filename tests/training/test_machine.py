@@ -1,15 +1,6 @@
 import subprocess
 
-import pytest
-
 from training.machine import current_commit
-
-
-@pytest.fixture(autouse=True)
-def _asked_anew():
-    current_commit.cache_clear()
-    yield
-    current_commit.cache_clear()
 
 
 def test_a_copy_without_git_has_the_commit_that_it_was_told(monkeypatch):

@@ -50,7 +50,7 @@ def test_the_reference_recipe_has_the_input_that_it_had():
 
 def test_a_checkpoint_holds_its_normalization_whatever_became_of_the_initial_weights():
     recipe = recipe_for("vit_small_patch16_224", serve_px=224)
-    stored = with_input(section_to_plain(recipe), recipe)
+    stored = with_input(section_to_plain(recipe), input_spec(recipe))
     assert stored_input_spec(stored, "new.pt") == input_spec(recipe)
     stored["pictures"] |= {"mean": (0, 0, 0), "std": (1, 1, 1), "interpolation": "bilinear"}  # once a setting
     spec = stored_input_spec(stored, "old.pt")

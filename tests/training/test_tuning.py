@@ -19,6 +19,7 @@ from tests.training.small import RECIPE, command
 from tests.waiting import wait_until
 from training import tuning, tuning_trial
 from training.engine.losses import TrainingClasses
+from training.loading.negatives import RunInput
 from training.processes import clean_context
 from training.recipe import rate_factor, read_recipe
 from training.tuning import (
@@ -238,7 +239,8 @@ def machine(monkeypatch):
 
 @pytest.mark.parametrize("batch_size", [2, 16])  # 30 pictures: a batch of 4 would leave too few steps
 def test_it_prints_and_writes_a_batch_size_that_was_run(batch_size, data, manifest, machine, tmp_path, capsys):
-    found = tune(command(data, tmp_path / "run", "--batch-size", batch_size).recipe, manifest, CPU)
+    recipe = command(data, tmp_path / "run", "--batch-size", batch_size).recipe
+    found = tune(RunInput.of(recipe), manifest, CPU)
     assert found.batch_size == batch_size  # the recipe's own batch is never too large
     assert found.batch_size in machine.asked
     fastest = max((trial for trial in found.trials if trial.fits), key=lambda trial: trial.pictures_per_s)

@@ -7,13 +7,13 @@ from typing import Final
 import msgspec
 
 from models.errors import CheckpointError
+from models.preprocess import InputSpec
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import Checkpoint, CheckpointFolder, DamagedCheckpoint, Position, read_checkpoint
 from training.engine.device import describe_device
 from training.engine.step import Engine, fast_forward, load_optimizer
-from training.loading.negatives import Negatives
 from training.machine import current_commit
-from training.network_input import input_spec, stored_input_spec, with_input
+from training.network_input import stored_input_spec, with_input
 from training.recipe import Recipe, check_stored_recipe, keys_fixed_at_resume, recipe_to_store
 from training.toml_file import section_to_plain
 
@@ -28,14 +28,11 @@ class Checkpointer:
     initial_weights: str = ""
     """What was loaded into a new run, in words; a resumed run takes it from its checkpoint."""
 
-    def __init__(
-        self, engine: Engine, manifest: Manifest, global_batch: int, negatives: Negatives, unknown: Negatives
-    ) -> None:
+    def __init__(self, engine: Engine, manifest: Manifest, global_batch: int) -> None:
         self._engine = engine
         self._manifest = manifest
         self._global_batch = global_batch
-        self._negatives = negatives
-        self._unknown = unknown
+        self._git_commit = current_commit()  # of the code that runs; a checkout may change meanwhile
         self._recipe = engine.recipe
         self._ranks = engine.ranks
         self.folder = CheckpointFolder(self._recipe.run.run, clean=self._ranks.is_main)
@@ -69,7 +66,7 @@ class Checkpointer:
             plant_output = {
                 "weights": engine.plant_output.state_dict(),
                 "averaged": engine.scoring_model.get_submodule("plant_output").state_dict(),
-                "negatives_sha256": self._negatives.sha256,
+                "negatives_sha256": self._engine.inputs.negatives.sha256,
             }
         return Checkpoint(
             architecture=engine.network.architecture,
@@ -79,16 +76,16 @@ class Checkpointer:
             scheduler=engine.scheduler.state_dict(),
             scaler=engine.scaler_state(),
             position=msgspec.to_builtins(position),
-            recipe=with_input(recipe_to_store(self._recipe), self._recipe),
+            recipe=with_input(recipe_to_store(self._recipe), engine.inputs.spec),
             output_keys=list(self._manifest.taxonomy.output_keys),
             manifest_sha256=self._manifest.sha256,
             packed_from=self._manifest.packed_from,
             global_batch=self._global_batch,
-            git_commit=current_commit(),
+            git_commit=self._git_commit,
             trained_on=describe_device(engine.device),
             initial_weights=self.initial_weights,
             plant_output=plant_output,
-            unknown_sha256=self._unknown.sha256,
+            unknown_sha256=self._engine.inputs.unknown.sha256,
         )
 
     def restore(self) -> tuple[Path, Position, list[DamagedCheckpoint]]:
@@ -109,9 +106,10 @@ class Checkpointer:
         position = msgspec.convert(checkpoint.position, Position)
         _require_same_data(checkpoint, self._recipe, self._manifest.sha256)
         then = (checkpoint.plant_output or {}).get("negatives_sha256", "")
-        _require_same_list("without plants (--negatives)", self._negatives.sha256, then)
-        _require_same_list("of unknown plants (--unknown)", self._unknown.sha256, checkpoint.unknown_sha256)
-        _require_same_order(checkpoint, self._recipe)
+        inputs = self._engine.inputs
+        _require_same_list("without plants (--negatives)", inputs.negatives.sha256, then)
+        _require_same_list("of unknown plants (--unknown)", inputs.unknown.sha256, checkpoint.unknown_sha256)
+        _require_same_order(checkpoint, self._recipe, inputs.spec)
         _require_same_batches(checkpoint, self._recipe, self._ranks.num_ranks)
         if position.pictures % self._global_batch:
             raise CheckpointError(
@@ -157,14 +155,13 @@ def _require_same_list(what: str, now: str, then: str) -> None:
     )
 
 
-def _require_same_order(checkpoint: Checkpoint, recipe: Recipe) -> None:
+def _require_same_order(checkpoint: Checkpoint, recipe: Recipe, spec: InputSpec) -> None:
     """Raises unless the next step sees the pictures of an uninterrupted run."""
     then = section_to_plain(check_stored_recipe(checkpoint.recipe, origin="checkpoint"))
     now = section_to_plain(recipe)
     changes = [(key, now[part][key], then[part][key]) for part, key in keys_fixed_at_resume()]
     input_then = stored_input_spec(checkpoint.recipe, origin="checkpoint")
-    input_now = input_spec(recipe)
-    changes += [(name, getattr(input_now, name), getattr(input_then, name)) for name in ("mean", "std")]
+    changes += [(name, getattr(spec, name), getattr(input_then, name)) for name in ("mean", "std")]
     for key, new, old in changes:
         _require_same_setting(key, new, old)
 

@@ -28,7 +28,7 @@ from training.engine.step import Engine
 from training.engine.stop_signal import Stopped, StopReason, StopSignal
 from training.engine.validation import validate
 from training.loading.data import training_loader
-from training.loading.negatives import num_plants, pictures_of_no_class
+from training.loading.negatives import RunInput, num_plants
 from training.monitor.memory import (
     OutOfMemory,
     is_out_of_memory,
@@ -37,7 +37,7 @@ from training.monitor.memory import (
     peak_memory_gb,
 )
 from training.monitor.monitor import Monitor, find_bottleneck
-from training.recipe import Recipe, recipe_to_store, side_at_epoch
+from training.recipe import recipe_to_store, side_at_epoch
 
 MAX_BAD_STEPS: Final = 25
 """Steps in a row that may be skipped because a gradient is not finite; one more ends the run."""
@@ -58,23 +58,23 @@ class Trainer:
 
     def __init__(
         self,
-        recipe: Recipe,
+        inputs: RunInput,
         manifest: Manifest,
         network: PlantNetwork,
         device: torch.device,
         ranks: Ranks | None = None,
     ) -> None:
+        recipe = inputs.recipe
         self.recipe, self.manifest, self.device, self.ranks = recipe, manifest, device, ranks or Ranks()
         self.loader, self._batches = training_loader(
-            manifest, recipe, pin=device.type == "cuda", rank=self.ranks.rank, num_ranks=self.ranks.num_ranks
+            manifest, inputs, pin=device.type == "cuda", rank=self.ranks.rank, num_ranks=self.ranks.num_ranks
         )
-        lists = pictures_of_no_class(recipe.negatives)
         self._num_batches = len(self._batches)  # of a whole epoch
         self._steps_per_epoch = math.ceil(self._num_batches / recipe.schedule.accumulate)
         manifest.rows_of("validation")  # raises now if there are none, not after the first epoch
         self.monitor = Monitor(device)
         self.engine = Engine(
-            recipe,
+            inputs,
             network,
             device,
             training_classes(manifest, recipe),
@@ -82,13 +82,13 @@ class Trainer:
             ranks=self.ranks,
             clock=self.monitor.clock,
         )
-        self.checkpoints = Checkpointer(self.engine, manifest, self._batches.global_batch, *lists)
+        self.checkpoints = Checkpointer(self.engine, manifest, self._batches.global_batch)
         self.reporter = Reporter(recipe, is_main=self.ranks.is_main)
         self.position = Position()
         self._last_batch: Tensor | None = None
         self._stop_at = self._stop_after_s = math.inf  # the optimizer step and the training time at which the run stops
         self._signal = StopSignal()
-        for note in notes_of_run(self.engine, lists):
+        for note in notes_of_run(self.engine):
             self.reporter.note(note)
 
     def resume(self) -> None:

@@ -182,14 +182,14 @@ def plant_loss(logits_B: Tensor, num_plants: int) -> Tensor:
     Both halves have equal weights, so that logit 0 is the border whatever their sizes. There is at least one plant.
     """
     plants_B = logits_B[:num_plants].float()
-    others_B = logits_B[num_plants:].float()
+    negatives_B = logits_B[num_plants:].float()
     of_plants = F.softplus(-plants_B).mean()
-    return of_plants if len(others_B) == 0 else (of_plants + F.softplus(others_B).mean()) / 2
+    return of_plants if len(negatives_B) == 0 else (of_plants + F.softplus(negatives_B).mean()) / 2
 
 
 def plant_figures(logits_B: Tensor, num_plants: int) -> Tensor:
     """The loss, the share of the plants told right, and the share of the rest told right; shape (3,)."""
     told_B = torch.cat([logits_B[:num_plants] > 0, logits_B[num_plants:] <= 0]).float()
-    others = told_B[num_plants:]
-    shares = told_B[:num_plants].mean(), others.mean() if len(others) else told_B.new_ones(())
+    negatives = told_B[num_plants:]
+    shares = told_B[:num_plants].mean(), negatives.mean() if len(negatives) else told_B.new_ones(())
     return torch.stack([plant_loss(logits_B, num_plants), *shares]).detach()

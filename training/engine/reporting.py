@@ -5,7 +5,7 @@ On a terminal the progress is a bar, in a log file a plain line a minute.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
@@ -20,7 +20,6 @@ from training.engine.checkpoint import Position
 from training.engine.device import cpu_warnings, describe_device
 from training.engine.step import Engine
 from training.engine.validation import Validation
-from training.loading.negatives import Negatives
 from training.monitor.log import RunLog
 from training.monitor.monitor import Bottleneck, EpochTiming
 from training.recipe import NEGATIVES_SHARE, Recipe, sides_of_epochs
@@ -54,7 +53,7 @@ def describe_run(engine: Engine, manifest: Manifest, steps_per_epoch: int, globa
     ]
 
 
-def notes_of_run(engine: Engine, lists: Sequence[Negatives]) -> Iterator[str]:
+def notes_of_run(engine: Engine) -> Iterator[str]:
     """Yields what a user may not expect of a run: its device, BatchNorm, pictures of no class."""
     recipe = engine.recipe
     device = engine.device
@@ -70,7 +69,7 @@ def notes_of_run(engine: Engine, lists: Sequence[Negatives]) -> Iterator[str]:
             yield f"learning rates: {rule}"
         else:
             yield f"learning rates: the recipe's, for {num_ranks} times its pictures a step; --scale-lr takes {rule}"
-    for each in lists:
+    for each in (engine.inputs.negatives, engine.inputs.unknown):
         if added := each.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size):
             yield f"{each.description}: {added} are added to each batch of plants"
 

@@ -28,10 +28,9 @@ from training.engine.losses import (
 )
 from training.engine.weights import choose_norms, freeze_norms, freeze_stages, keep_frozen_statistics
 from training.loading.augment import BatchMixer, Normalizer
-from training.loading.negatives import num_plants, num_unknown
+from training.loading.negatives import RunInput, num_plants, num_unknown
 from training.monitor.monitor import StepClock
-from training.network_input import input_spec
-from training.recipe import Recipe, ScheduleRecipe, rate_factor
+from training.recipe import ScheduleRecipe, rate_factor
 
 _PLANT_WEIGHT: Final = 0.5  # of the plant output's loss
 _UNKNOWN_WEIGHT: Final = 0.5  # of the loss of unknown plants (Hendrycks et al. 2019, for pictures)
@@ -88,7 +87,7 @@ class Engine:
 
     def __init__(
         self,
-        recipe: Recipe,
+        inputs: RunInput,
         network: PlantNetwork,
         device: torch.device,
         classes: TrainingClasses,
@@ -97,15 +96,15 @@ class Engine:
         ranks: Ranks | None = None,
         clock: StepClock | None = None,
     ) -> None:
-        hardware = recipe.hardware
+        self.recipe = recipe = inputs.recipe
         schedule = recipe.schedule
-        self.recipe = recipe
+        self.inputs = inputs
         self.device = device
         self.ranks = ranks or Ranks()
         self.clock = clock or StepClock(device)
-        torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
-        allow_tf32(device, hardware.tf32)
-        self._memory_format = torch.channels_last if hardware.channels_last else torch.contiguous_format
+        torch.backends.cudnn.benchmark = recipe.hardware.cudnn_benchmark
+        allow_tf32(device, recipe.hardware.tf32)
+        self._memory_format = torch.channels_last if recipe.hardware.channels_last else torch.contiguous_format
         self.norms = choose_norms(network, recipe)
         freeze_stages(network, recipe.network)
         self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
@@ -119,19 +118,19 @@ class Engine:
         self.ema = MovingAverage(self._trained, schedule.ema_decay) if schedule.ema_decay else None
         self._ddp = self._over_ranks()
         self._forward = self._ddp
-        if hardware.compile != "off":  # around DDP: the compiler then cuts the network where gradients are sent
-            self._forward = torch.compile(self._ddp, dynamic=False, mode=hardware.compile)
+        if recipe.hardware.compile != "off":  # around DDP: the compiler then cuts the network where gradients are sent
+            self._forward = torch.compile(self._ddp, dynamic=False, mode=recipe.hardware.compile)
         factor = rate_factor(schedule, self.ranks.num_ranks)
         self.optimizer = build_optimizer(self._trained, schedule, factor)
         self.optimizer.register_step_pre_hook(self._count_bad_step)
         self.scheduler = build_scheduler(self.optimizer, schedule, steps_per_epoch)
-        self.amp_dtype = amp_dtype(hardware, device)
+        self.amp_dtype = amp_dtype(recipe.hardware, device)
         # Only fp16 needs a loss scale. PyTorch's first one, 2 ** 16, overflows in the first steps. With a scale of 1
         # the scaler still finds gradients that are not finite.
         self._scales_loss = self.amp_dtype == torch.float16
         self.scaler = torch.amp.GradScaler(device.type, init_scale=2.0**12 if self._scales_loss else 1.0)
         self.loss = TrainingLoss(recipe.loss, classes, device)
-        self._normalize = Normalizer(input_spec(recipe), device)
+        self._normalize = Normalizer(inputs.spec, device)
         self._mix = BatchMixer(recipe.augment, len(classes.taxon_of_output), recipe.run.seed)
         self._losses: list[Tensor] = []
         self._plant_figures: list[Tensor] = []

@@ -16,7 +16,6 @@ from training.dataset.manifest import Manifest
 from training.engine.step import Engine
 from training.engine.weights import batch_norms
 from training.loading.data import EVALUATION_BATCH, training_loader, validation_loader
-from training.network_input import input_spec
 
 _REESTIMATION_PICTURES: Final = 2000  # on each rank; Wu and Johnson 2021 recommend 1,000 or more
 
@@ -42,14 +41,14 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     ranks = engine.ranks
     pin = engine.device.type == "cuda"
     if engine.norms.reestimate:
-        loader, batches = training_loader(manifest, recipe, pin, ranks.rank, ranks.num_ranks, persistent=False)
+        loader, batches = training_loader(manifest, engine.inputs, pin, ranks.rank, ranks.num_ranks, persistent=False)
         batches.epoch = epoch
         batches.side_px = side_px
         some = islice(loader, math.ceil(_REESTIMATION_PICTURES / recipe.schedule.batch_size))
         reestimate(engine.eval_model, (engine.normalized(pixels) for pixels, _ in some))
     ranks.mean_statistics(engine.eval_model)
     rows = manifest.rows_of("validation")[ranks.rank :: ranks.num_ranks]
-    loader = validation_loader(manifest, rows, input_spec(recipe), recipe.data, pin=pin)
+    loader = validation_loader(manifest, rows, engine.inputs.spec, recipe.data, pin=pin)
     sums = torch.zeros(4, dtype=torch.float64, device=engine.device)  # read once: the host never waits in between
     for pixels, labels in loader:
         sums += _figures(engine, pixels, labels)

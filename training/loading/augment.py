@@ -201,8 +201,8 @@ class BatchMixer:
             if _uniform(0.0, 1.0) < self._share:
                 kind = self._kinds[int(torch.randint(len(self._kinds), ()))]
                 mixed, targets = kind(pixels[: len(labels)], labels)
-                others = pixels[len(labels) :]
-                parts = [part for part in (others[:unknown], others[unknown:]) if len(part)]
+                of_no_class = pixels[len(labels) :]
+                parts = [part for part in (of_no_class[:unknown], of_no_class[unknown:]) if len(part)]
                 if parts:
                     mixed = torch.cat([mixed, *(kind(part, labels.new_zeros(len(part)))[0] for part in parts)])
                 return mixed, targets

@@ -21,12 +21,11 @@ from models.errors import DataError, PictureError
 from models.preprocess import InputSpec, cropped_and_resized, needed_side_px, picture_to_input, read_picture
 from training.dataset.manifest import Ints, Manifest
 from training.loading.augment import BatchMixer, Normalizer, random_input, seeded
-from training.loading.negatives import NOT_A_PLANT, Negatives, num_plants, num_unknown, pictures_of_no_class
+from training.loading.negatives import NOT_A_PLANT, Negatives, RunInput, num_plants, num_unknown
 from training.loading.sampler import EpochBatches, SampleIndex, labels_for_sampling
 from training.loading.storage import PictureStore, unreadable
-from training.network_input import input_spec
 from training.processes import clean_context, init_loader_worker
-from training.recipe import NEGATIVES_SHARE, AugmentRecipe, DataRecipe, Recipe, side_at_epoch
+from training.recipe import NEGATIVES_SHARE, AugmentRecipe, DataRecipe, side_at_epoch
 
 EVALUATION_BATCH: Final = 32
 _PREFETCHED_BATCHES: Final = 4  # of each loader process
@@ -162,14 +161,21 @@ def collate_channels_last(items: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, 
 
 
 def training_loader(
-    manifest: Manifest, recipe: Recipe, pin: bool, rank: int = 0, num_ranks: int = 1, *, persistent: bool = True
+    manifest: Manifest,
+    inputs: RunInput,
+    pin: bool,
+    rank: int = 0,
+    num_ranks: int = 1,
+    *,
+    persistent: bool = True,
 ) -> tuple[PictureLoader, EpochBatches]:
     """The loader of one rank's training batches, and its batch sampler, which sets the epoch and the start in it.
 
     `persistent` keeps its processes from one epoch to the next.
     """
     rows = manifest.rows_of("train")
-    lists = pictures_of_no_class(recipe.negatives)
+    recipe = inputs.recipe
+    lists = (inputs.negatives, inputs.unknown)
     added = [(len(each.paths), each.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size)) for each in lists]
     batches = EpochBatches(
         rows,
@@ -182,7 +188,7 @@ def training_loader(
         labels=labels_for_sampling(manifest, rows, recipe.loss.target),
         added=added,
     )
-    pictures = TrainingPictures(PictureStore(manifest), recipe.augment, input_spec(recipe), recipe.run.seed, lists)
+    pictures = TrainingPictures(PictureStore(manifest), recipe.augment, inputs.spec, recipe.run.seed, lists)
     options = _worker_options(recipe.data, persistent=persistent)
     largest_px = max(recipe.pictures.picture_px, *(side_px for _, side_px in recipe.pictures.progressive), 0)
     pictures_of_batch = recipe.schedule.batch_size + sum(per_batch for _, per_batch in added)
@@ -256,21 +262,24 @@ _MOST_PICTURES = 64
 _WHOLE = 0.995  # a share that rounds to 100 %
 
 
-def show_batch(manifest: Manifest, recipe: Recipe, path: Path) -> None:
+def show_batch(manifest: Manifest, inputs: RunInput, path: Path) -> None:
     """Writes the first batch of the first epoch, as the network would get it, to a PNG file."""
-    loader, batches = training_loader(manifest, recipe, pin=False)
+    loader, batches = training_loader(manifest, inputs, pin=False)
+    recipe = inputs.recipe
     batches.side_px = side_at_epoch(recipe.pictures, epoch=0)
     pixels, labels = next(iter(loader))
-    spec = input_spec(recipe)
     num_outputs = len(manifest.taxonomy.outputs)
     mixed, targets = BatchMixer(recipe.augment, num_outputs, recipe.run.seed)(
-        Normalizer(spec, pixels.device)(pixels), labels[: num_plants(labels)], step=0, unknown=num_unknown(labels)
+        Normalizer(inputs.spec, pixels.device)(pixels),
+        labels[: num_plants(labels)],
+        step=0,
+        unknown=num_unknown(labels),
     )
     shares = targets if targets.ndim == 2 else one_hot(targets, num_outputs)
     captions = [caption(manifest, row) for row in shares]
     captions += ["not a plant" if label == NOT_A_PLANT else "unknown plant" for label in labels[len(shares) :].tolist()]
     with replaced(path) as stream:
-        _grid(to_pictures(mixed[:_MOST_PICTURES], spec), captions[:_MOST_PICTURES]).save(stream, "PNG")
+        _grid(to_pictures(mixed[:_MOST_PICTURES], inputs.spec), captions[:_MOST_PICTURES]).save(stream, "PNG")
 
 
 def caption(manifest: Manifest, shares: Tensor) -> str:

@@ -5,7 +5,6 @@ They are given as folders of pictures, or as CSV lists.
 
 import hashlib
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,11 +12,12 @@ import msgspec
 from PIL import Image
 
 from models.errors import DataError
-from models.preprocess import PIXEL_LIMITS
+from models.preprocess import PIXEL_LIMITS, InputSpec
 from models.skipped import NO_PICTURES, walk
 from models.text_table import TextTable
 from training.dataset.sources.table import on_disk
-from training.recipe import NegativesRecipe
+from training.network_input import input_spec
+from training.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +59,6 @@ class Negatives(msgspec.Struct, frozen=True):
         return max(round(share * batch_size), 1) if self.paths else 0
 
 
-@lru_cache(maxsize=8)  # so that a run, which makes several loaders, keeps the same pictures
 def list_negatives(
     folders: tuple[Path, ...], splits: tuple[str, ...] = FIT_SPLITS, label: int = NOT_A_PLANT
 ) -> Negatives:
@@ -100,9 +99,29 @@ def list_negatives(
     return Negatives(label, paths, num_broken, digest.hexdigest() if folders else "", plants, sources)
 
 
-def pictures_of_no_class(recipe: NegativesRecipe) -> tuple[Negatives, Negatives]:
-    """Lists those of a training run: pictures that show no plant, and unknown plants."""
-    return list_negatives(recipe.negatives), list_negatives(recipe.unknown, label=UNKNOWN_PLANT)
+class RunInput(msgspec.Struct, frozen=True):
+    """The recipe of a training run, and what follows from it once."""
+
+    recipe: Recipe
+    spec: InputSpec
+    """The preprocessing for evaluation."""
+    negatives: Negatives
+    """Pictures that show no plant."""
+    unknown: Negatives
+    """Unknown plants."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "RunInput":
+        """Reads the header of each listed picture, and the initial weights if they are a bundle.
+
+        Raises:
+            BundleError: The initial weights are a folder that is no bundle, or a damaged one.
+            DataError: A folder or list of pictures is missing, cannot be read, or has no picture.
+        """
+        listed = recipe.negatives
+        negatives = list_negatives(listed.negatives)
+        unknown = list_negatives(listed.unknown, label=UNKNOWN_PLANT)
+        return cls(recipe, input_spec(recipe), negatives, unknown)
 
 
 def num_plants(labels: "Tensor") -> int:

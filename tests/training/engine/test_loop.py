@@ -37,6 +37,7 @@ from training.engine.loop import Diverged, Trainer
 from training.engine.stop_signal import Stopped
 from training.engine.validation import Validation, validate
 from training.loading.data import evaluation_loader
+from training.loading.negatives import RunInput
 from training.monitor.memory import OutOfMemory
 from training.network_input import input_spec
 from training.recipe import HardwareRecipe
@@ -242,7 +243,7 @@ def trainer_on_a_small_device(recipe, data, most_px):
 
     network = PlantNetwork("test_efficientnet", 2)
     network.register_forward_pre_hook(full)
-    return Trainer(recipe, Manifest(data), network, torch.device("cpu"))
+    return Trainer(RunInput.of(recipe), Manifest(data), network, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -357,5 +358,5 @@ def test_data_without_validation_pictures_is_refused_before_the_first_epoch(tmp_
     draw("gold", "ellipse", 1).save(tmp_path / "a.png")
     data = write_data(tmp_path / "data", tmp_path, [("a.png", taxonomy.output_keys[0], "train")], taxonomy)
     with pytest.raises(DataError, match="no validation pictures"):
-        Trainer(command(data, tmp_path / "run").recipe, Manifest(data), frozen_network(1), torch.device("cpu"))
+        make_trainer(data, tmp_path / "run", network=frozen_network(1))
     assert not (tmp_path / "run").exists()

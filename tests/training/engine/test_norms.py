@@ -4,11 +4,13 @@ from torch import nn
 
 from models.errors import RecipeError
 from models.network import PlantNetwork
+from tests.make import cases
 from tests.training.engine.test_step import CLASSES, CPU
 from tests.training.small import are_equal, weights_of
 from training.engine.step import Engine
 from training.engine.validation import reestimate
 from training.engine.weights import choose_norms, freeze_norms
+from training.loading.negatives import RunInput
 from training.recipe import NetworkRecipe, Recipe, ScheduleRecipe
 
 
@@ -31,20 +33,7 @@ def make_pictures(size=8, seed=0):
     return torch.randn(size, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
 
 
-# Batch size, weights -> the choice, whether statistics are re-estimated, and part of the reason.
-POLICY = [
-    (16, "imagenet", "leave", False, "enough"),
-    (256, "none", "leave", False, "enough"),
-    (15, "imagenet", "leave", True, "under 16"),
-    (8, "imagenet", "leave", True, "under 16"),
-    (7, "imagenet", "frozen", False, "7 pictures per batch are too few to estimate them (under 8)"),
-    (4, "runs/first/last.pt", "frozen", False, "pretrained"),
-    (1, "imagenet", "frozen", False, "1 picture per batch is too few"),
-    (4, "none", "leave", True, "--batch-size of 8 or more"),
-]
-
-
-@pytest.mark.parametrize(("batch_size", "weights", "kind", "anew", "reason"), POLICY)
+@pytest.mark.parametrize(("batch_size", "weights", "kind", "anew", "reason"), cases(__file__, "norms"))
 def test_auto_chooses_by_the_pictures_of_a_step(batch_size, weights, kind, anew, reason):
     found = choose(batch_size, weights=weights)
     assert (found.kind, found.reestimate) == (kind, anew)
@@ -65,7 +54,7 @@ def test_frozen_norms_of_random_weights_are_refused_with_a_remedy():
 
 def test_a_network_without_batchnorm_has_no_statistics_to_reestimate():
     recipe = Recipe(schedule=ScheduleRecipe(batch_size=8))
-    engine = Engine(recipe, PlantNetwork("test_vit", 3), CPU, CLASSES, steps_per_epoch=10)
+    engine = Engine(RunInput.of(recipe), PlantNetwork("test_vit", 3), CPU, CLASSES, steps_per_epoch=10)
     assert not engine.norms.reestimate
     assert "no BatchNorm" in engine.norms.explanation
 
@@ -90,7 +79,8 @@ def test_frozen_norms_stay_as_they_are_while_the_rest_learns():
 
 
 def test_every_norm_of_a_network_with_frozen_norms_evaluates_while_it_trains():
-    engine = Engine(Recipe(schedule=ScheduleRecipe(batch_size=4)), make_network(), CPU, CLASSES, steps_per_epoch=10)
+    recipe = Recipe(schedule=ScheduleRecipe(batch_size=4))
+    engine = Engine(RunInput.of(recipe), make_network(), CPU, CLASSES, steps_per_epoch=10)
     assert engine.norms.kind == "frozen"
     engine.network.eval()
     engine.train_mode()
@@ -100,7 +90,7 @@ def test_every_norm_of_a_network_with_frozen_norms_evaluates_while_it_trains():
 
 def engine_with_frozen_stages(count, weights="imagenet"):
     recipe = Recipe(network=NetworkRecipe(frozen_stages=count, weights=weights), schedule=ScheduleRecipe(batch_size=16))
-    return Engine(recipe, make_network(), CPU, CLASSES, steps_per_epoch=1)
+    return Engine(RunInput.of(recipe), make_network(), CPU, CLASSES, steps_per_epoch=1)
 
 
 def test_frozen_stages_keep_weights_and_statistics_while_the_others_learn():

@@ -15,7 +15,8 @@ from training.engine.device import Ranks, allow_tf32
 from training.engine.losses import TrainingClasses
 from training.engine.reporting import notes_of_run
 from training.engine.step import Engine
-from training.loading.negatives import NOT_A_PLANT, UNKNOWN_PLANT
+from training.loading.negatives import NOT_A_PLANT, UNKNOWN_PLANT, Negatives, RunInput
+from training.network_input import input_spec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 CLASSES = TrainingClasses(taxon_of_output=(0, 1, 2), num_taxa=3, samples_of_output=(4.0, 4.0, 4.0))
@@ -31,7 +32,8 @@ def make_engine(*flags, frozen=True, **options):
     network = PlantNetwork("test_efficientnet", 3, dropout=recipe.network.dropout)
     if frozen:
         network.timm_model = timm.layers.freeze_batch_norm_2d(network.timm_model)
-    return Engine(recipe, network, CPU, CLASSES, steps_per_epoch=10, **options)
+    inputs = RunInput(recipe, input_spec(recipe), Negatives(), Negatives())
+    return Engine(inputs, network, CPU, CLASSES, steps_per_epoch=10, **options)
 
 
 def batch(size=4, seed=0):
@@ -175,8 +177,7 @@ def test_rates_of_several_ranks_grow_only_if_that_is_asked_for(monkeypatch):
     assert [group["initial_lr"] for group in usual.optimizer.param_groups] == [0.01] * 4
     assert [group["initial_lr"] for group in scaled.optimizer.param_groups] == pytest.approx([0.01 * 2**0.5] * 4)
     offer, told = (
-        next(note for note in notes_of_run(engine, ()) if note.startswith("learning rates"))
-        for engine in (usual, scaled)
+        next(note for note in notes_of_run(engine) if note.startswith("learning rates")) for engine in (usual, scaled)
     )
     assert offer.startswith("learning rates: the recipe's, for 2 times its pictures a step; --scale-lr takes")
     assert told.endswith("of 2 ranks (Malladi et al. 2022), 0.0141 for the backbone and 0.0141 for the head")

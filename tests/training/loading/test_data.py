@@ -21,6 +21,7 @@ from training.loading.data import (
     training_loader,
     validation_loader,
 )
+from training.loading.negatives import RunInput
 from training.loading.sampler import SampleIndex
 from training.loading.shards import Pack, pack
 from training.loading.storage import PictureStore
@@ -49,7 +50,7 @@ def test_training_pictures_do_not_depend_on_the_number_of_loader_processes(data)
 
 def test_more_loader_processes_than_cores_need_no_warning_of_pytorch(data, tmp_path):
     recipe = command(data, tmp_path / "run", "--workers", len(os.sched_getaffinity(0)) + 1).recipe
-    training_loader(Manifest(data), recipe, pin=False)  # pytest turns a warning into an error
+    training_loader(Manifest(data), RunInput.of(recipe), pin=False)  # pytest turns a warning into an error
 
 
 def test_training_batches_are_uint8_and_channels_last(data):
@@ -109,7 +110,7 @@ def test_each_repeat_of_a_picture_is_augmented_in_its_own_way(data):
 def test_training_labels_are_those_of_the_pictures(data, tmp_path):
     manifest = Manifest(data)
     recipe = command(data, tmp_path / "run").recipe
-    loader, sampler = training_loader(manifest, recipe, pin=False)
+    loader, sampler = training_loader(manifest, RunInput.of(recipe), pin=False)
     sampler.side_px = 32
     samples = [sample for batch in sampler for sample in batch]
     labels = torch.cat([labels for _, labels in loader])
@@ -168,16 +169,16 @@ def test_too_little_shared_memory_is_an_error_before_the_first_step(data, tmp_pa
     monkeypatch.setattr(shutil, "disk_usage", lambda _place: shutil._ntuple_diskusage(64e6, 0, 64e6))
     recipe = command(data, tmp_path / "run", "--workers", 8, "--batch-size", 16, "--picture-px", 380).recipe
     with pytest.raises(DataError, match=r"64 MB are free .*222 MB for 4 batches of each of 8 processes.*--shm-size"):
-        training_loader(Manifest(data), recipe, pin=False)
+        training_loader(Manifest(data), RunInput.of(recipe), pin=False)
     few = command(data, tmp_path / "run", "--workers", 2, "--batch-size", 16, "--picture-px", 380).recipe
-    training_loader(Manifest(data), few, pin=False)
+    training_loader(Manifest(data), RunInput.of(few), pin=False)
 
 
 def test_ranks_of_one_machine_share_its_cores(data, tmp_path, monkeypatch):
     recipe = command(data, tmp_path / "run", "--workers", 100).recipe
-    assert training_loader(Manifest(data), recipe, pin=False)[0].num_workers == 100
+    assert training_loader(Manifest(data), RunInput.of(recipe), pin=False)[0].num_workers == 100
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert training_loader(Manifest(data), recipe, pin=False)[0].num_workers == max(cores() // 2, 1)
+    assert training_loader(Manifest(data), RunInput.of(recipe), pin=False)[0].num_workers == max(cores() // 2, 1)
 
 
 def test_the_recipe_decides_the_input_of_the_service(data, tmp_path):

@@ -6,11 +6,13 @@ from models.preprocess import InputSpec
 from tests.training.small import command
 from training.dataset.manifest import Manifest
 from training.loading.data import caption, show_batch, to_pictures
+from training.loading.negatives import RunInput
 
 
 def test_the_sheet_shows_every_picture_of_the_first_batch(data, tmp_path):
     flags = ("--batch-size", 9, "--progressive", 0, 48, 1, 64, "--picture-px", 64, "--mix-share", 0)
-    show_batch(Manifest(data), command(data, tmp_path / "run", *flags).recipe, tmp_path / "new" / "batch.png")
+    recipe = command(data, tmp_path / "run", *flags).recipe
+    show_batch(Manifest(data), RunInput.of(recipe), tmp_path / "new" / "batch.png")
     sheet = Image.open(tmp_path / "new" / "batch.png")
     assert sheet.format == "PNG"
     assert sheet.size == (3 * 180, 3 * (48 + 2 * 14))
@@ -24,7 +26,7 @@ def test_the_sheet_shows_every_picture_of_the_first_batch(data, tmp_path):
 def test_the_same_recipe_always_shows_the_same_batch(data, tmp_path):
     recipe = command(data, tmp_path / "run").recipe
     for name in ("a.png", "b.png"):
-        show_batch(Manifest(data), recipe, tmp_path / name)
+        show_batch(Manifest(data), RunInput.of(recipe), tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
