@@ -69,14 +69,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int
     amp: Literal["fp16", "bf16", "off"] = "fp16"
     compiled: Compile = "off"
-    ema: bool = False
-    """With the moving average of the weights."""
 
     @property
     def name(self) -> str:
         """Such as "fp16, batch 16, compiled default"."""
         more = [f"compiled {self.compiled}"] if self.compiled != "off" else []
-        more += ["moving average"] if self.ema else []
         return ", ".join([self.amp, f"batch {self.batch_size}", *more])
 
 
@@ -153,10 +150,9 @@ def cases(command: StepProfile, device: torch.device) -> list[Case]:
         for compiled in ("default", "reduce-overhead")
         for size in (small, large)
     ]
-    averaged = Case(batch_size=small, amp=first, ema=True)
     rest = [Case(batch_size=size, amp=amp) for amp in kinds for size in (small, large, *sizes)]
     bf16 = [Case(batch_size=large, amp=amp) for amp in others]
-    return list({case.name: case for case in [*eager, *compiled, *bf16, averaged, *rest]}.values())
+    return list({case.name: case for case in [*eager, *compiled, *bf16, *rest]}.values())
 
 
 def _engine(command: StepProfile, case: Case, device: torch.device) -> tuple[Engine, Iterator[Any]]:
@@ -171,7 +167,6 @@ def _engine(command: StepProfile, case: Case, device: torch.device) -> tuple[Eng
     recipe: Recipe = msgspec.structs.replace(
         base,
         hardware=msgspec.structs.replace(base.hardware, compile=case.compiled),
-        schedule=msgspec.structs.replace(base.schedule, ema_decay=0.999 if case.ema else 0.0),
     )
     engine = open_engine(recipe, command.num_outputs, device)
     return engine, generated_batches(recipe, command.num_outputs, device, torch.channels_last)
