@@ -3,14 +3,14 @@
 python benchmarks/train_speed.py [--arms ours timm ...] [--rounds 5] [--out FILE.json]
 
 All loops run in one process and take turns of the same number of steps. Each round has another order, and ratios are
-taken within a round, so that a busy machine or a warm GPU slows all loops alike. The choice of kernels is not timed.
-The pictures are noise in host memory.
+taken within a round, so that a busy machine or a warm GPU slows all loops alike. Compilation and the choice of kernels
+are not timed. The pictures are noise in host memory.
 """
 
 import sys
 import time
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -33,14 +33,15 @@ from training.recipe import (
     SidePx,
 )
 
+_ALL_ARMS: Final[tuple[ArmName, ...]] = get_args(ArmName)
 _LEAD_IN: Final = 2  # untimed steps before each turn: the clock rate of an idle GPU sinks
 
 
 class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """Compares training loops."""
 
-    arms: tuple[ArmName, ...] = ("ours", "timm")
-    """Loops to compare."""
+    arms: tuple[ArmName, ...] = _ALL_ARMS
+    """Loops to compare; default: all."""
     architecture: str = "efficientnet_b4"
     """Name of a timm model."""
     num_outputs: Count = 5337
@@ -61,6 +62,8 @@ class TrainSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """Steps of each loop in a round."""
     log_every_steps: Count = 20
     """Steps between two readings of our losses; timm reads each one."""
+    timm_fused: bool = False
+    """Let timm's optimizer use fused kernels; its train.py does so only with --opt-kwargs fused=True."""
     out: Path | None = None
     """File for the result, JSON."""
 
@@ -82,7 +85,7 @@ class Rate(msgspec.Struct, frozen=True):
     per_s: list[float]
     """Pictures per second, of each round."""
     warmup_s: float
-    """Time of the first turn, with the choice of kernels, s."""
+    """Time of the first turn, with compilation and the choice of kernels, s."""
 
 
 class Result(Measured, frozen=True, kw_only=True):
@@ -102,7 +105,10 @@ def main() -> None:
 def measure(command: TrainSpeed) -> Result:
     """Runs all loops, prints a table and, with `out`, writes the result."""
     device = choose_device(command.recipe.hardware)
-    arms = {name: open_arm(name, command.recipe, command.num_outputs, device) for name in command.arms}
+    arms = {
+        name: open_arm(name, command.recipe, command.num_outputs, device, timm_fused=command.timm_fused)
+        for name in command.arms
+    }
     rates = _run(command, arms, device)
     setting = msgspec.structs.replace(command, out=None)  # paths mean nothing on another machine
     result = Result(setting=setting, threads=torch.get_num_threads(), rates=rates)
@@ -116,7 +122,8 @@ def markdown(result: Result) -> str:
     per_s: dict[str, list[float]] = {rate.arm: rate.per_s for rate in result.rates}
     rows = []
     for rate in result.rates:
-        against = spread(quotients(rate.per_s, per_s["timm"]), 2) if rate.arm == "ours" and "timm" in per_s else ""
+        peer = rate.arm.replace("ours", "timm")
+        against = spread(quotients(rate.per_s, per_s[peer]), 2) if peer != rate.arm and peer in per_s else ""
         rows.append([rate.arm, spread(rate.per_s), against, f"{rate.warmup_s:.1f}"])
     return (
         f"{result.machine}: {setting.architecture}, {setting.picture_px} px, batch {setting.batch_size}, AMP "

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal, Protocol
 
+import msgspec
 import timm
 import torch
 from timm.data.loader import PrefetchLoader
@@ -29,7 +30,7 @@ from training.loading.augment import seeded
 from training.loading.negatives import RunInput
 from training.recipe import Recipe
 
-ArmName = Literal["ours", "timm"]
+ArmName = Literal["ours", "timm", "ours-compiled", "timm-compiled"]
 _SYNTHETIC_BATCHES: Final = 4
 _STEPS_PER_EPOCH: Final = 10_000  # so that the rates hardly change during a measurement
 _Batch = tuple[Tensor, Tensor]
@@ -42,17 +43,22 @@ class Arm(Protocol):
         """Takes the steps, and returns when the last loss is known."""
 
 
-def open_arm(name: ArmName, recipe: Recipe, num_outputs: int, device: torch.device) -> Arm:
+def open_arm(name: ArmName, recipe: Recipe, num_outputs: int, device: torch.device, *, timm_fused: bool = False) -> Arm:
     """Creates a training loop.
 
     Args:
-        name: Which loop.
+        name: Which loop; with `-compiled` in it torch.compile is on.
         recipe: Recipe of both loops.
         num_outputs: Width of the classifier.
         device: Where to train.
+        timm_fused: Whether timm's optimizer uses fused kernels.
     """
+    hardware = msgspec.structs.replace(recipe.hardware, compile="default" if "-compiled" in name else "off")
+    chosen = msgspec.structs.replace(recipe, hardware=hardware)
     with seeded(recipe.run.seed):
-        return (_Ours if name == "ours" else _Timm)(recipe, num_outputs, device)
+        if name.startswith("ours"):
+            return _Ours(chosen, num_outputs, device)
+        return _Timm(chosen, num_outputs, device, fused=timm_fused)
 
 
 def open_engine(recipe: Recipe, num_outputs: int, device: torch.device) -> Engine:
@@ -84,7 +90,7 @@ class _Ours:
 class _Timm:
     """timm's loop: its model, optimizer, scaler, schedule, loader and step."""
 
-    def __init__(self, recipe: Recipe, num_outputs: int, device: torch.device) -> None:
+    def __init__(self, recipe: Recipe, num_outputs: int, device: torch.device, *, fused: bool) -> None:
         shape, schedule, hardware = recipe.network, recipe.schedule, recipe.hardware
         torch.backends.cudnn.benchmark = hardware.cudnn_benchmark
         model = timm.create_model(
@@ -97,6 +103,7 @@ class _Timm:
             opt="adamw",
             lr=schedule.backbone_lr,
             weight_decay=schedule.weight_decay,
+            fused=fused or None,
         )
         self._dtype = amp_dtype(hardware, device)
         self._scaler: Any = NativeScaler(device.type) if self._dtype == torch.float16 else None  # type: ignore[no-untyped-call]
@@ -104,7 +111,7 @@ class _Timm:
         self._scheduler, _ = create_scheduler_v2(
             self._optimizer, sched="cosine", num_epochs=schedule.epochs, updates_per_epoch=_STEPS_PER_EPOCH
         )
-        self._model: Any = model.train()
+        self._model: Any = torch.compile(model.train()) if hardware.compile != "off" else model.train()
         self._losses: Any = AverageMeter()  # type: ignore[no-untyped-call]
         self._device, self._updates = device, 0
         batches: Any = generated_batches(recipe, num_outputs, device, torch.contiguous_format)

@@ -24,10 +24,11 @@ from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from models.program import run_program
 from models.taxonomy import Output, Taxon, Taxonomy
-from training.bundling.onnx_file import fold_batch_norm, write_onnx
+from training.bundling.onnx_file import fold_batch_norm, write_fp16, write_onnx
 from training.machine import current_commit
 
 _FILE: Final = "model.fp32.onnx"
+_FP16_FILE: Final = "model.fp16.onnx"
 _TAXA_A_GENUS: Final = 4
 _GENERA_A_FAMILY: Final = 12
 
@@ -45,6 +46,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     """Side of the network input, px."""
     seed: int = 0
     """Seed of the weights."""
+    fp16: bool = False
+    """Also write the network in half precision, for a GPU."""
     bf16: bool = False
     """Allow bfloat16 too, which is the file of fp32."""
 
@@ -74,7 +77,11 @@ def write(command: Network) -> Bundle:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / _FILE
         write_onnx(network, spec, taxonomy, path)
-        bundle = seal_bundle(command.out, _record(architecture, spec, taxonomy, command), taxonomy, {_FILE: path})
+        files = {_FILE: path}
+        if command.fp16:
+            files[_FP16_FILE] = path.with_name(_FP16_FILE)
+            write_fp16(path, files[_FP16_FILE])
+        bundle = seal_bundle(command.out, _record(architecture, spec, taxonomy, command), taxonomy, files)
     print(f"Written: {command.out}")
     return bundle
 
@@ -102,6 +109,8 @@ def _record(architecture: Architecture, spec: InputSpec, taxonomy: Taxonomy, com
     networks: dict[Precision, NetworkFile] = {"fp32": NetworkFile(_FILE, temperature=1.0, stored_as="float16")}
     if command.bf16:
         networks["bf16"] = networks["fp32"]
+    if command.fp16:
+        networks["fp16"] = NetworkFile(_FP16_FILE, temperature=1.0, stored_as="float16")
     return BundleRecord(
         format_version=BF16_FORMAT_VERSION if command.bf16 else FORMAT_VERSION,
         name=f"random_{architecture.name}_{spec.height}",

@@ -56,6 +56,8 @@ class Place(msgspec.Struct, frozen=True):
     bundle: Bundle
     environment: Path
     """Virtual environment of the rivals."""
+    ours: tuple[str, ...] = ()
+    """Further flags for our service."""
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -175,7 +177,7 @@ def _command(place: Place, contender: Contender, config: ServerConfig, port: int
         flags += ["--precision", contender.arithmetic]
         flags += ["--provider", "openvino"] if contender.arithmetic == "bf16" else []
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # it may name packages, too
-        return [sys.executable, "-m", "serving", *flags], {"PYTHONPATH": os.pathsep.join(paths)}
+        return [sys.executable, "-m", "serving", *flags, *place.ours], {"PYTHONPATH": os.pathsep.join(paths)}
     network = place.bundle.network("fp32")
     task = RivalTask(
         network=str((place.bundle.folder / network.file).resolve()),

@@ -1,12 +1,15 @@
 """The scripts for a GPU machine give each program flags that it knows; a recorder stands in for Python."""
 
 import os
+import shutil
 
 import pytest
 
+from benchmarks import sweep as sweeps
 from tests.make import ROOT, ran, require_accepted
 from training.train import parse
 
+NUMBERED = sorted(script.name for script in (ROOT / "benchmarks" / "gpu").glob("[0-9]*.sh"))
 RECORDER = """#!/usr/bin/env bash
 if [[ $1 == -c ]]; then
     if [[ -n $5 ]]; then echo 30; fi  # epochs
@@ -14,19 +17,28 @@ if [[ $1 == -c ]]; then
 fi
 printf '%s\\t' "$@" >> "$0.txt"
 echo >> "$0.txt"
+mkdir -p "${0%/*}/work"/{plants-bundle,scratch-files/{bundle,evaluation}}
 exit "${CODE:-0}"
 """
 
 
-def run(script, folder, **variables):
+def run(script, folder, *arguments, **variables):
     """Exit code, the arguments of each start of Python, and the script's stderr."""
-    python, notes = folder / "python", folder / "python.txt"
+    python = folder / "python"
     python.write_text(RECORDER)
     python.chmod(0o755)
+    notes = folder / "python.txt"
     notes.write_text("")
-    places = {"PYTHON": python, "WORK": folder, **dict.fromkeys(("DATA", "NEGATIVES", "UNKNOWN", "IMAGENET"), folder)}
+    (folder / "work").mkdir(exist_ok=True)
+    (folder / "work" / "weights.pt").touch()
+    places = {
+        "PYTHON": python,
+        "WORK": folder / "work",
+        **dict.fromkeys(("DATA", "NEGATIVES", "UNKNOWN", "IMAGENET"), folder),
+    }
+    command = ["bash", ROOT / "benchmarks" / "gpu" / script, *arguments]
     environment = os.environ | {name: str(place) for name, place in places.items()} | variables
-    done = ran("bash", ROOT / "benchmarks" / "gpu" / script, env=environment, timeout=300)
+    done = ran(*command, env=environment, timeout=300)
     return done.returncode, [line.split("\t")[:-1] for line in notes.read_text().splitlines()], done.stderr
 
 
@@ -35,40 +47,83 @@ def understood(program, *arguments):
     if arguments[0] == "torch.distributed.run":
         understood(*arguments[arguments.index("--") + 1 :])
     elif program == "-m":
+        assert arguments[0] == "pytest"
         assert "tests/training/engine/test_trainer_on_gpu.py" in arguments
     elif program.endswith("/train.py"):
         parse(list(arguments))
+    elif program.endswith("/sweep.py"):
+        sweep = sweeps.parse(list(arguments))
+        found, _ = sweeps.read_sweep(sweep.sweep)
+        for words in sweeps.commands_of(found, "cuda", sweep.only).values():
+            parse([*words, *sweep.flags])
     else:
+        assert (ROOT / program).is_file()
         require_accepted(program, *arguments)
 
 
 @pytest.mark.parametrize("tiny", ["0", "1"])
-@pytest.mark.parametrize("script", ["0_first.sh", "1_plants.sh"])
+@pytest.mark.parametrize("script", NUMBERED)
 def test_every_command_is_parsed_and_run_once(script, tiny, tmp_path):
     code, asked, _ = run(script, tmp_path, TINY=tiny)
     assert code == 0
-    assert len(asked) >= 3
+    assert asked
     for words in asked:
         understood(*words)
     assert run(script, tmp_path, TINY=tiny)[:2] == (0, [])
 
 
+@pytest.mark.parametrize("code", [1, 75, 137])
+def test_a_command_that_fails_or_pauses_ends_the_script_with_its_code(code, tmp_path):
+    found, asked, _ = run("4_speed.sh", tmp_path, CODE=str(code))
+    assert (found, len(asked)) == (code, 1)
+
+
+def test_a_paused_script_brings_its_results_and_what_another_machine_needs_to_go_on(tmp_path):
+    study = tmp_path / "work" / "optimizations"
+    study.mkdir(parents=True)
+    for name in ("optimizations.json", "machine.json"):
+        (study / name).touch()
+    assert run("4_speed.sh", tmp_path, CODE="75")[0] == 75
+    out = tmp_path / "work" / "out"
+    assert {path.name for path in out.iterdir()} == {"optimizations.json", "state.tar.gz"}
+    run("4_speed.sh", tmp_path, WORK=str(tmp_path / "other"), STATE=str(out / "state.tar.gz"))
+    assert (tmp_path / "other" / "optimizations" / "machine.json").exists()
+
+
 @pytest.mark.parametrize(
-    ("variables", "code", "told", "commands"),
+    ("script", "argument", "variables", "code", "told"),
     [
-        ({"CODE": "75"}, 75, "paused at plants-probe", 1),
-        ({"CODE": "137"}, 137, "", 1),
-        ({"DATA": "nowhere"}, 1, "error: nowhere is not there: the head of this script", 0),
+        ("1_plants.sh", "", {"DATA": "nowhere"}, 1, "error: nowhere is not there: the head of this script"),
+        ("5_scratch.sh", "", {"BRING": "all"}, 1, "error: BRING is bundle or weights, not all"),
+        ("6_sweep.sh", "nosuch", {}, 1, "error: there is no sweep nosuch"),
+        ("6_sweep.sh", "ablation", {"WEIGHTS": "nowhere"}, 1, "error: no weights at nowhere: run"),
+        ("6_sweep.sh", "ablation", {"LIMIT_S": "0"}, 75, "paused at"),
     ],
 )
-def test_a_command_that_fails_or_pauses_ends_the_script_with_its_code(variables, code, told, commands, tmp_path):
-    found, asked, said = run("1_plants.sh", tmp_path, **variables)
-    assert (found, len(asked)) == (code, commands)
+def test_what_a_script_lacks_is_told_before_its_first_command(script, argument, variables, code, told, tmp_path):
+    found, asked, said = run(script, tmp_path, argument, **variables)
+    assert (found, asked) == (code, [])
     assert said.startswith(told)
 
 
-def test_the_wheels_are_those_of_the_lock(tmp_path):
-    _, (words,), _ = run("wheels.sh", tmp_path)
-    pins = [word for word in words if "==" in word]
-    assert len(pins) == 15
+def test_a_copy_without_git_is_asked_for_its_commit_which_results_then_name(tmp_path):
+    folder = tmp_path / "copy" / "benchmarks" / "gpu"
+    shutil.copytree(ROOT / "benchmarks" / "gpu", folder)
+    (tmp_path / ".git").mkdir()  # a repository around the copy is not its own
+    told = "error: this copy has no .git, and each result names its commit: set GIT_COMMIT to it\n"
+    assert run(folder / "2_full_width.sh", tmp_path, GIT_COMMIT="") == (1, [], told)
+    assert run(folder / "2_full_width.sh", tmp_path, GIT_COMMIT="0" * 40)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("argument", "needed"),
+    [
+        ("", {"msgspec", "tyro", "typeguard", "simplejpeg", "pytest", "hypothesis"}),
+        ("service", {"msgspec", "litestar", "httptools", "structlog"}),
+    ],
+)
+def test_the_wheels_are_those_of_the_lock(argument, needed, tmp_path):
+    _, asked, _ = run("wheels.sh", tmp_path, argument)
+    pins = [word for word in asked[0] if "==" in word]
+    assert {pin.partition("==")[0] for pin in pins} >= needed
     assert all(f"\n{pin} " in (ROOT / "requirements.lock").read_text() for pin in pins)
