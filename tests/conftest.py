@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.make import PHOTOS
+from training.processes import clean_context
 
 # What the test files import stays: to look through it for garbage again and again took a third of their import.
 gc.disable()
@@ -24,6 +25,15 @@ settings.register_profile(
 # Looks for examples that no run has tried yet: `make test-all`.
 settings.register_profile("random", settings.get_profile("tests"), derandomize=False)
 settings.load_profile("tests")
+
+# Only the first start of the server imports anything. These are what the worker processes of the programs need; without
+# them each worker would import them itself, and a preparation would start the server without torch.
+_OF_WORKERS = (
+    "training.loading.data",
+    "training.loading.shards.packing",
+    "training.dataset.audit.examine",
+    "scipy.fft",
+)
 
 
 def pytest_collection_modifyitems(items):
@@ -46,6 +56,13 @@ def pytest_collection_finish():
     gc.freeze()
     gc.enable()
     atexit.register(gc.unfreeze)  # otherwise triton lists at the end of Python what it takes for leaks
+
+
+@pytest.fixture(autouse=True, scope="session")
+def helpers_know_torch(request):
+    """Before any test starts the server without torch. The start takes as long as fifty tests of another folder."""
+    if any("training" in item.path.parts for item in request.session.items):
+        clean_context(*_OF_WORKERS)
 
 
 @pytest.fixture

@@ -10,22 +10,6 @@ from tests.training.color_bundles import prepare_flowers
 from tests.training.small import prepare_folder, run_training, write_pictures
 from training.dataset.manifest import Manifest
 from training.export import Export, export
-from training.processes import clean_context
-
-# Only the first start of the server imports anything. These are what the worker processes of the programs need; without
-# them each worker would import them itself, and a preparation would start the server without torch.
-_OF_WORKERS = (
-    "training.loading.data",
-    "training.loading.shards.packing",
-    "training.dataset.audit.examine",
-    "scipy.fft",
-)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def helpers_know_torch():
-    """Only here, since the start takes as long as fifty tests, and the other folders start no workers."""
-    clean_context(*_OF_WORKERS)
 
 
 @pytest.fixture(autouse=True, scope="session")
