@@ -5,13 +5,15 @@ progress and exits with code 0, `--shutdown-s` seconds after the signal at the l
 wait. SIGHUP reloads the bundle.
 """
 
+import io
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from models.program import clear_errors, end_process, explain_missing_packages
 
@@ -23,7 +25,6 @@ from litestar.types import Receive, Scope, Send
 
 from models.errors import InputError, one_line
 from serving.access.origins import forwarded_allow_ips
-from serving.api.home_network import home_url, show_home_url
 from serving.api.protocol import HEADER_S, make_protocol
 from serving.api.server import DrainingServer
 from serving.app import Service, create_app
@@ -33,6 +34,10 @@ from serving.settings import Settings, load_settings, metrics_address
 _BACKLOG: Final = 2048  # connections that the kernel queues while the event loop is busy; uvicorn's default
 _MAX_SCRAPERS: Final = 32  # connections to the port of --metrics at the same time; Prometheus needs one
 _PLAIN: Final[dict[str, Any]] = {"access_log": False, "log_config": None, "ws": "none", "server_header": False}
+_EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})
+_ELSEWHERE: Final = ("192.0.2.1", 9)  # reserved for documentation (RFC 5737); nothing is sent there
+_WHITE_ON_BLACK: Final = "\033[97;40m"  # readers expect a dark code on light; terminals are of either kind
+_DEFAULT_COLORS: Final = "\033[0m"
 _log = structlog.get_logger(__name__)
 
 
@@ -136,6 +141,33 @@ def _serve_metrics(metrics: Metrics, host: str, port: int, header_s: float = HEA
 
 def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def home_url(host: str, port: int) -> str | None:
+    """Returns the address that a phone at home opens, or None if the service listens on one address or has no network.
+
+    Args:
+        host: Address on which the service listens.
+        port: Its port.
+    """
+    if host not in _EVERY_ADDRESS:
+        return None
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(_ELSEWHERE)  # only chooses the address that packets would come from
+        return f"http://{probe.getsockname()[0]}:{port}"
+    return None
+
+
+def show_home_url(url: str, terminal: TextIO) -> None:
+    """Writes the address as text and as a QR code."""
+    import segno
+
+    drawn = io.StringIO()
+    segno.make_qr(url).terminal(out=drawn, border=2, compact=True)
+    terminal.write(f"In your home network: {url}\n")
+    with suppress(UnicodeEncodeError):  # a terminal without block characters has the address alone
+        terminal.writelines(f"{_WHITE_ON_BLACK}{line}{_DEFAULT_COLORS}\n" for line in drawn.getvalue().splitlines())
+    terminal.flush()
 
 
 def _exit(_signal: int, _frame: FrameType | None) -> None:

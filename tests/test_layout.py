@@ -106,7 +106,7 @@ def test_make_help_lists_every_target():
 
 def test_scripts_are_valid_bash_and_can_be_started_if_their_first_line_says_how():
     scripts = [path for path in project_files() if path.suffix in {".sh", ".sbatch"}]
-    assert len(scripts) == 8
+    assert len(scripts) == 13
     for script in scripts:
         ran("bash", "-n", script, check=True)
         is_program = script.suffix == ".sh" and script.read_text().startswith("#!")

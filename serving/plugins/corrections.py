@@ -141,7 +141,8 @@ class Corrections(InitPlugin):
         Raises:
             InputError: The store cannot be opened.
         """
-        settings, deps = self._settings, self._deps
+        settings = self._settings
+        deps = self._deps
         deps.metrics.corrections_limit_bytes.set(settings.corrections_bytes)
         deps.metrics.corrections_age_limit_s.set(settings.corrections_days * 86_400)
         if settings.corrections is None:

@@ -40,7 +40,6 @@ SKIPPED = [
     "Rosa/._1.jpg",
     "lost+found/1.jpg",
     "LOST.DIR/1.jpg",
-    "RECYCLED/1.jpg",
     "trashbox/1.jpg",
     "Rosa/Catalog Previews.lrdata/1.jpg",
     "Rosa/Mac.photoslibrary/resources/derivatives/1.jpg",

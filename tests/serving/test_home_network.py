@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from serving.api import home_network
-from serving.api.home_network import home_url, show_home_url
+from serving import __main__ as program
+from serving.__main__ import home_url, show_home_url
 from tests.serving.program import ENVIRONMENT, PATIENCE_S, ROOT
 
 URL = "http://192.168.178.23:8000"
@@ -22,12 +22,12 @@ URL = "http://192.168.178.23:8000"
     [("0.0.0.0", "http://127.0.0.1:8000"), ("::", "http://127.0.0.1:8000"), ("127.0.0.1", None), ("192.168.0.7", None)],
 )
 def test_only_a_service_for_all_has_an_address_in_the_home_network(monkeypatch, host, url):
-    monkeypatch.setattr(home_network, "_ELSEWHERE", ("127.0.0.1", 9))  # as if this machine had no other network
+    monkeypatch.setattr(program, "_ELSEWHERE", ("127.0.0.1", 9))  # as if this machine had no other network
     assert home_url(host, 8000) == url
 
 
 def test_a_machine_without_a_network_has_no_address_in_one(monkeypatch):
-    monkeypatch.setattr(home_network, "_ELSEWHERE", ("256.0.0.1", 9))
+    monkeypatch.setattr(program, "_ELSEWHERE", ("256.0.0.1", 9))
     assert home_url("0.0.0.0", 8000) is None
 
 

@@ -87,11 +87,11 @@ def test_large_head_is_refused(dial, head):
 def test_one_connection_fewer_than_the_limit_of_uvicorn_is_served_and_the_next_one_is_closed():
     server = uvicorn.Server(config(App(), HEADER_S, DRAIN_S, limit_concurrency=3))
     with run(server) as address, ExitStack() as stack:
-        first, second, third = (stack.enter_context(socket.create_connection(address, timeout=SOON_S)) for _ in "abc")
-        for connection in (first, second):
+        for _ in range(2):
+            connection = stack.enter_context(socket.create_connection(address, timeout=SOON_S))
             connection.sendall(GET)
             assert receive_one(connection)[0] == 200
-        assert receive_all(third) == b""
+        assert receive_all(stack.enter_context(socket.create_connection(address, timeout=SOON_S))) == b""
 
 
 # ---- unread bodies

@@ -16,7 +16,6 @@ from models.preprocess import PIXEL_LIMITS, InputSpec
 from models.skipped import NO_PICTURES, walk
 from models.text_table import TextTable
 from training.dataset.sources.table import on_disk
-from training.network_input import input_spec
 from training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -118,6 +117,8 @@ class RunInput(msgspec.Struct, frozen=True):
             BundleError: The initial weights are a folder that is no bundle, or a damaged one.
             DataError: A folder or list of pictures is missing, cannot be read, or has no picture.
         """
+        from training.network_input import input_spec  # loads timm, for which --help does not wait
+
         listed = recipe.negatives
         negatives = list_negatives(listed.negatives)
         unknown = list_negatives(listed.unknown, label=UNKNOWN_PLANT)
