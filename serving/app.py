@@ -115,6 +115,7 @@ def create_app(
         correction_days=None if settings.corrections is None else settings.corrections_days,
     )
     limit = AddressLimit(access)
+    cors = cors_config(settings.cors_origins, has_keys=access.requires_key)
     litestar = Litestar(
         route_handlers=[*ROUTES, *([metrics_text] if settings.metrics is None else [])],
         plugins=[Page(), *([Plantnet()] if settings.plantnet_api else []), Corrections(settings, deps)],
@@ -123,15 +124,15 @@ def create_app(
         exception_handlers={Exception: limit.respond},
         openapi_config=openapi_config(),
         compression_config=_COMPRESSION,
-        cors_config=cors_config(settings.cors_origins, has_keys=access.requires_key),
+        cors_config=cors,
         lifespan=[partial(_running, live_bundle, pool, on_failure)],
         logging_config=None,  # serving.metrics configures logging; Litestar's own configuration changes in 3.0
         request_max_body_size=None,  # serving.engine.bodies limits the body
     )
     app: ASGIApp = litestar
-    if litestar.cors_config is not None:
-        app = refusing_preflights(app, litestar.cors_config)
-    app = ObservabilityMiddleware(app, metrics, lambda: readiness.is_draining, cors=litestar.cors_config)
+    if cors is not None:
+        app = refusing_preflights(app, cors)
+    app = ObservabilityMiddleware(app, metrics, lambda: readiness.is_draining, cors=cors)
     return Service(app, litestar, readiness, admission, metrics)
 
 

@@ -20,7 +20,7 @@ import tyro
 from PIL import Image, ImageDraw
 
 from models.cores import cores
-from models.errors import DataError
+from models.errors import DataError, InputError
 from training.dataset.classes import build_classes
 from training.dataset.manifest import MANIFEST_FILE, SourceNote, write_manifest
 from training.dataset.selection import manifest_columns
@@ -41,11 +41,21 @@ _EPITHETS: Final = (("alba", "White"), ("aurea", "Golden"), ("montana", "Mountai
 
 
 def species_name(species: int) -> SourceClass:
-    """Returns the invented names of one species, in Latin and English style; no two of 32,000 species share one.
+    """Returns the invented names of one species, in Latin and English style; no two species share one.
 
     `class_id`, which has both names, is called as a class folder.
+
+    Raises:
+        InputError: There are not so many species.
     """
     number, member = divmod(species, _KIN)
+    if number >= _NUM_GENERA:
+        raise InputError(
+            "the species number is too high",
+            value=species,
+            limit=f"less than {_NUM_GENERA * _KIN}",
+            remedy="draw fewer species",
+        )
     genus = _genus(number)
     epithet, adjective = _EPITHETS[member]
     name = f"{genus} {epithet}"
@@ -135,7 +145,7 @@ def write_class_folders(command: Drawn) -> list[str]:
     """Draws a folder of JPEG pictures for each species, named `Common (Scientific)`; returns their paths below `out`.
 
     Raises:
-        DataError: The folder is not empty.
+        BotanifyError: The folder is not empty, or there are not so many species.
     """
     _require_empty(command.out, "name an empty or a new one")
     folders = {number: species_name(command.first + number).class_id for number in range(command.species)}

@@ -107,8 +107,8 @@ def compare(command: Evaluate) -> "Comparison":
     if command.bundle is None or command.against is None or others:
         raise DataError(
             "--against compares two bundles, and measures nothing else",
-            value="no --bundle" if command.bundle is None else others,
-            remedy="give --bundle NEW --against OLD, and measure the rest without --against",
+            limit="--bundle NEW --against OLD",
+            remedy="measure the rest by another command",
         )
     old, new = (load_bundle(folder) for folder in (command.against, command.bundle))
     found = compare_bundles(old, new, command, Manifest(command.data, command.shards))

@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
@@ -29,6 +29,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.make import PHOTOS
+from tests.waiting import wait_until
 
 REQUESTS = Path(__file__).with_name("requests.json")
 DEMONSTRATION = Path("models/releases/garden_and_wild_plants")
@@ -189,7 +190,8 @@ def _ask(run: _Runner, scratch: Path, out: Path) -> None:
     last_id = ""
     try:
         with httpx2.Client(base_url="http://127.0.0.1:8931", timeout=60) as client:
-            _wait_until_ready(client, service)
+            if not wait_until(lambda: _is_ready(client), service):
+                raise SystemExit("the service did not start")
             for number, (method, path, *more) in enumerate(json.loads(REQUESTS.read_text())):
                 response = _send(client, scratch, method, path.replace("ID", last_id), **(more[0] if more else {}))
                 if path == "/identify" and response.status_code == 200:
@@ -203,17 +205,10 @@ def _ask(run: _Runner, scratch: Path, out: Path) -> None:
     _write(out / "report.txt", run("-m", "serving.corrections", "report", "corrections"))
 
 
-def _wait_until_ready(client: httpx2.Client, service: "subprocess.Popen[bytes]") -> None:
-    for _ in range(600):
-        if service.poll() is not None:
-            break
-        try:
-            if client.get("/health/ready").status_code == 200:
-                return
-        except httpx2.TransportError:
-            pass
-        time.sleep(0.1)
-    raise SystemExit("the service did not start")
+def _is_ready(client: httpx2.Client) -> bool:
+    with suppress(httpx2.TransportError):
+        return client.get("/health/ready").status_code == 200
+    return False
 
 
 def _send(client: httpx2.Client, scratch: Path, method: str, path: str, **given: Any) -> httpx2.Response:
@@ -232,9 +227,10 @@ def _send(client: httpx2.Client, scratch: Path, method: str, path: str, **given:
 
 def _shown(response: httpx2.Response) -> str:
     kept = {
-        name: value for name, value in sorted(response.headers.items()) if name not in {"date", "server-timing", "etag"}
+        name: value
+        for name, value in sorted(response.headers.items())
+        if name not in {"date", "server-timing", "etag", "content-length"}
     }
-    kept.pop("content-length", None)
     body = (
         response.text
         if response.headers.get("content-type", "").startswith(("text", "application"))
@@ -261,7 +257,9 @@ def _content(path: Path) -> str:
 
 
 def _without_times(metrics: str) -> str:
-    return "\n".join(line for line in metrics.splitlines() if re.search("^botanify.*total(?!.*health)", line))
+    return "\n".join(
+        line for line in metrics.splitlines() if re.search("^botanify.*total(?!.*(health|not_ready))", line)
+    )
 
 
 def _write(path: Path, content: object) -> None:

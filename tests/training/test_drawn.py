@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.errors import DataError
+from models.errors import DataError, InputError
 from tests.training.debug_data import DEBUG, debug_data
 from training import drawn
 from training.dataset.manifest import INDEX_FILE, Manifest
@@ -53,6 +53,8 @@ def test_names_are_unique_and_kin_share_genus_and_family():
     assert len({name.genus for name in names}) == len(names) // 4
     assert len({name.family for name in names}) == len(names) // 16
     assert all(name.name.startswith(f"{name.genus} ") for name in names)
+    with pytest.raises(InputError, match="the species number is too high"):
+        species_name(32_000)
 
 
 def test_class_folders_have_both_names_and_the_pictures(tmp_path):

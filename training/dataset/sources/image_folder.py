@@ -23,8 +23,8 @@ from training.dataset.sources.record import SPLIT_NAMES, LeftOut, PictureRecord,
 
 # Class folders of iNaturalist 2021, the `image_dir_name` of its JSON files.
 _INATURALIST: Final = re.compile(
-    r"(?:\d+_)?(?P<kingdom>Animalia|Chromista|Fungi|Plantae|Protozoa)_[^_]+_[^_]+_(?P<order>[^_]+)_(?P<family>[^_]+)_"
-    r"(?P<genus>[^_]+)_(?P<epithet>.+)"
+    r"(?:\d+[ _])?(?P<kingdom>Animalia|Chromista|Fungi|Plantae|Protozoa)[ _][^ _]+[ _][^ _]+[ _]"
+    r"(?P<order>[^ _]+)[ _](?P<family>[^ _]+)[ _](?P<genus>[^ _]+)[ _](?P<epithet>.+)"
 )
 
 
@@ -57,7 +57,7 @@ def read_image_folder(name: str, root: Path, default_license: str = "") -> Sourc
     for prefix, split, folders in parts:
         for folder in folders:
             path = f"{prefix}{folder.name}"
-            ranks = _inaturalist(folder.name)
+            ranks = _INATURALIST.fullmatch(folder.name)
             if ranks and ranks["kingdom"] != "Plantae":
                 reason = f"it belongs to kingdom {ranks['kingdom']}; only Plantae is read"
                 count = sum(not _why_no_picture(entry) for _, entry in _below(folder, path))
@@ -137,17 +137,13 @@ def _parts(
         yield f"{folder.name}/", split if split != "train" or "test" in splits else None, class_folders
 
 
-def _inaturalist(folder: str) -> re.Match[str] | None:
-    return _INATURALIST.fullmatch(folder.replace(" ", "_"))
-
-
 def _plants(folders: Iterable[str]) -> dict[str, SourceClass]:
     """Returns the class of each folder name; its number is dropped, unless it alone tells two names apart."""
     plain = {folder: without_number(folder) for folder in folders}
     num_alike = Counter(plain.values())
     plants = {}
     for folder, name in plain.items():
-        if ranks := _inaturalist(folder):
+        if ranks := _INATURALIST.fullmatch(folder):
             plants[folder] = SourceClass(
                 class_id=folder,
                 name=f"{ranks['genus']} {ranks['epithet'].replace('_', ' ')}",
