@@ -46,10 +46,7 @@ FOLDER_RUNS = {
     "parts": "--part 1/2 --place exif --coverage 0.9",
 }
 _MASKS = (
-    (
-        r"\b([0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{12})\b|(?<=run_id\": \")\w+|(?<=MODEL_CARD.md\": \")\w+|(?<=/tmp/)tmp\w+",
-        "ID",
-    ),
+    (r'\b([0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{12})\b|(?<=run_id": ")\w+|(?<=CARD.md": ")\w+|(?<=/tmp/)tmp\w+', "ID"),
     (r"\b20\d\d-\d\d-\d\d[T ][0-9:.]+(Z|\+00:00)?", "TIME"),
     (r'("[a-z_]*(seconds|_ms|_s|per_s|per_day|wall|elapsed)"): [0-9.e-]+', r"\1: 0"),
 )
