@@ -3,7 +3,7 @@
 python tests/rehearsal/step.py JSON    # with the library of cuda_runtime.c loaded before
 
 JSON is a list of cases: a recipe's name, and what overrides it, as in ["plants", {"schedule": {"batch_size": 16}}].
-`num_outputs` is the number of classes, and `planted` names a defect to plant.
+`num_outputs` is the number of classes, and `planted` names the defects to plant.
 """
 
 import gc
@@ -38,7 +38,7 @@ def main():
     print(json.dumps(reports))
 
 
-def _report(name, planted=None, num_outputs=5337, **overrides):
+def _report(name, planted=(), num_outputs=5337, **overrides):
     plain = section_to_plain(read_recipe(Path(name)))
     for section, values in ({"hardware": {"device": "cuda", "compile": "off"}} | overrides).items():
         plain[section] = plain[section] | values
@@ -53,8 +53,8 @@ def _report(name, planted=None, num_outputs=5337, **overrides):
     inputs = RunInput(recipe, input_spec(recipe), Negatives(), Negatives())
     with FakeTensorMode(allow_non_fake_inputs=True), Recorder() as recorder:
         engine = Engine(inputs, network, DEVICE, classes, steps_per_epoch=1000)
-        if planted:
-            _plant(planted, engine)
+        for defect in planted:
+            _plant(defect, engine)
         for step in (_STEP, _STEP + 1):
             recorder.reset()
             for index in range(schedule.accumulate):
