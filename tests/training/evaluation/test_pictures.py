@@ -1,16 +1,31 @@
 import threading
+from pathlib import Path
+from unittest import mock
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.cores import cores
 from models.errors import DataError
+from models.outputs import chosen_rows
 from models.session import NetworkOutput
+from tests.models.open_files import open_files
 from tests.models.pictures import SPEC
+from tests.training.small import make_taxonomy, write_data
+from training.dataset.manifest import Manifest
 from training.evaluation import pictures
-from training.evaluation.pictures import run_side_by_side
+from training.evaluation.pictures import (
+    PictureFiles,
+    StoredRows,
+    one_picture_each,
+    plants_of,
+    run,
+    run_side_by_side,
+)
 
 
 class Echo:
@@ -76,3 +91,74 @@ def test_many_pictures_are_counted_on_standard_error_while_they_run(manifest, mo
     assert written == ""
     assert "validation split" in shown
     assert "100%" in shown
+
+
+def stored(rows, batch):
+    found = StoredRows()
+    for start in range(0, len(rows), batch):
+        found.append(rows[start : start + batch])
+    return found
+
+
+@given(st.integers(1, 40), st.integers(1, 7), st.integers(1, 9), st.data())
+def test_rows_on_disk_read_as_rows_in_memory(num_rows, width, batch, data):
+    rows = np.random.default_rng(num_rows).normal(size=(num_rows, width)).astype(np.float32)
+    found = stored(rows, batch=batch)
+    assert (found.shape, len(found)) == (rows.shape, num_rows)
+    start, stop = (data.draw(st.integers(0, num_rows)) for _ in range(2))
+    chosen = np.array(data.draw(st.lists(st.integers(0, num_rows - 1), min_size=1)), dtype=np.intp)
+    again = np.array(data.draw(st.lists(st.integers(0, len(chosen) - 1), min_size=1)), dtype=np.intp)
+    assert np.array_equal(found[start:stop], rows[start:stop])
+    assert np.array_equal(found[chosen], rows[chosen])
+    few = chosen_rows(found, chosen)
+    assert few.shape == rows[chosen].shape
+    assert np.array_equal(few[again], rows[chosen][again])
+
+
+def test_the_file_has_no_name_and_is_closed_with_its_rows(tmp_path):
+    batch = NetworkOutput(np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))
+    files = PictureFiles((), SPEC)
+    for with_logits, width in ((False, 0), (True, 3)):
+        outputs = run(lambda _: [batch] * 2, files, tmp_path, with_logits=with_logits)
+        assert (outputs.logits.shape, outputs.features.shape) == ((4, width), (4, 4))
+    assert list(tmp_path.iterdir()) == []
+    assert len(open_files(tmp_path)) == 2
+    del outputs
+    assert open_files(tmp_path) == []
+
+
+def test_a_full_disk_is_named_with_its_folder(tmp_path):
+    rows = StoredRows(tmp_path)
+    with (
+        Path("/dev/full").open("wb", buffering=0) as full,
+        mock.patch.object(rows, "_file", full),
+        pytest.raises(OSError, match="No space left on device") as caught,
+    ):
+        rows.append(np.ones((1, 3), np.float32))
+    assert caught.value.filename == str(tmp_path)
+
+
+MANY_PLANTS = st.lists(st.integers(0, 8), min_size=1, max_size=40).map(np.array)
+
+
+def test_pictures_of_one_group_show_one_plant(tmp_path):
+    taxonomy = make_taxonomy(2)
+    key = taxonomy.output_keys[0]
+    pictures = [(f"{number}.jpg", key, "test") for number in range(4)]
+    folder = write_data(tmp_path / "data", tmp_path, pictures, taxonomy, groups=["a", "b", "a", "c"])
+    first, second, third = plants_of(Manifest(folder), np.array([0, 1, 2]))
+    assert first == third != second
+    assert sorted({first, second}) == [0, 1]
+
+
+@given(MANY_PLANTS, st.integers(0, 3))
+def test_one_picture_of_each_plant_is_drawn(plants, seed):
+    chosen = one_picture_each(plants, seed)
+    assert sorted(plants[chosen]) == sorted(set(plants.tolist()))
+    assert (np.diff(chosen) > 0).all()
+    assert (chosen == one_picture_each(plants, seed)).all()
+
+
+def test_any_picture_of_a_plant_may_be_drawn():
+    plants = np.zeros(3, dtype=np.int64)
+    assert {int(one_picture_each(plants, seed)[0]) for seed in range(40)} == {0, 1, 2}

@@ -1,4 +1,5 @@
-from pathlib import Path
+"""Scores of many pictures, a few at a time, and the best name of each rank."""
+
 from unittest import mock
 
 import numpy as np
@@ -8,38 +9,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from models.metrics import top_k_hits
-from models.outputs import NO_NAME, Outputs, chosen_rows, chunks
+from models.outputs import NO_NAME, ComputedRows, Outputs, chunks
 from models.ranking import output_probabilities, taxon_probabilities
 from models.scoring import AnswerModel
-from models.session import NetworkOutput
-from tests.models.open_files import open_files
-from tests.models.pictures import SPEC
 from tests.models.tiny import genus_only, species, taxonomy_of
-from tests.training.small import make_taxonomy, write_data
-from training.dataset.manifest import Manifest
-from training.evaluation.pictures import PictureFiles, StoredRows, one_picture_each, plants_of, run
-
-
-def stored(rows, batch):
-    found = StoredRows()
-    for start in range(0, len(rows), batch):
-        found.append(rows[start : start + batch])
-    return found
-
-
-@given(st.integers(1, 40), st.integers(1, 7), st.integers(1, 9), st.data())
-def test_rows_on_disk_read_as_rows_in_memory(num_rows, width, batch, data):
-    rows = np.random.default_rng(num_rows).normal(size=(num_rows, width)).astype(np.float32)
-    found = stored(rows, batch=batch)
-    assert (found.shape, len(found)) == (rows.shape, num_rows)
-    start, stop = (data.draw(st.integers(0, num_rows)) for _ in range(2))
-    chosen = np.array(data.draw(st.lists(st.integers(0, num_rows - 1), min_size=1)), dtype=np.intp)
-    again = np.array(data.draw(st.lists(st.integers(0, len(chosen) - 1), min_size=1)), dtype=np.intp)
-    assert np.array_equal(found[start:stop], rows[start:stop])
-    assert np.array_equal(found[chosen], rows[chosen])
-    few = chosen_rows(found, chosen)
-    assert few.shape == rows[chosen].shape
-    assert np.array_equal(few[again], rows[chosen][again])
 
 
 @given(st.integers(0, 3000), st.integers(0, 2**20))
@@ -47,55 +20,6 @@ def test_chunks_hold_every_row_once_and_stay_small(num_rows, width):
     parts = list(chunks(num_rows, width))
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(num_rows))
     assert all((part.stop - part.start) * width <= 2**18 or part.stop - part.start == 1 for part in parts)
-
-
-def test_the_file_has_no_name_and_is_closed_with_its_rows(tmp_path):
-    batch = NetworkOutput(np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))
-    files = PictureFiles((), SPEC)
-    for with_logits, width in ((False, 0), (True, 3)):
-        outputs = run(lambda _: [batch] * 2, files, tmp_path, with_logits=with_logits)
-        assert (outputs.logits.shape, outputs.features.shape) == ((4, width), (4, 4))
-    assert list(tmp_path.iterdir()) == []
-    assert len(open_files(tmp_path)) == 2
-    del outputs
-    assert open_files(tmp_path) == []
-
-
-def test_a_full_disk_is_named_with_its_folder(tmp_path):
-    rows = StoredRows(tmp_path)
-    with (
-        Path("/dev/full").open("wb", buffering=0) as full,
-        mock.patch.object(rows, "_file", full),
-        pytest.raises(OSError, match="No space left on device") as caught,
-    ):
-        rows.append(np.ones((1, 3), np.float32))
-    assert caught.value.filename == str(tmp_path)
-
-
-MANY_PLANTS = st.lists(st.integers(0, 8), min_size=1, max_size=40).map(np.array)
-
-
-def test_pictures_of_one_group_show_one_plant(tmp_path):
-    taxonomy = make_taxonomy(2)
-    key = taxonomy.output_keys[0]
-    pictures = [(f"{number}.jpg", key, "test") for number in range(4)]
-    folder = write_data(tmp_path / "data", tmp_path, pictures, taxonomy, groups=["a", "b", "a", "c"])
-    first, second, third = plants_of(Manifest(folder), np.array([0, 1, 2]))
-    assert first == third != second
-    assert sorted({first, second}) == [0, 1]
-
-
-@given(MANY_PLANTS, st.integers(0, 3))
-def test_one_picture_of_each_plant_is_drawn(plants, seed):
-    chosen = one_picture_each(plants, seed)
-    assert sorted(plants[chosen]) == sorted(set(plants.tolist()))
-    assert (np.diff(chosen) > 0).all()
-    assert (chosen == one_picture_each(plants, seed)).all()
-
-
-def test_any_picture_of_a_plant_may_be_drawn():
-    plants = np.zeros(3, dtype=np.int64)
-    assert {int(one_picture_each(plants, seed)[0]) for seed in range(40)} == {0, 1, 2}
 
 
 TAXA = (
@@ -167,8 +91,8 @@ def test_chunks_give_what_all_pictures_at_once_give(num_pictures, values_at_once
     random = np.random.default_rng(num_pictures)
     logits = random.normal(0, 3, (num_pictures, 18)).astype(np.float32)
     logits = logits.round() if tied else logits
-    labels, stored = random.integers(0, 18, num_pictures), StoredRows()
-    stored.append(logits)
+    labels = random.integers(0, 18, num_pictures)
+    stored = ComputedRows(logits.shape, logits.__getitem__)
     model = AnswerModel(MANY, temperature)
     with mock.patch("models.outputs._VALUES_AT_ONCE", values_at_once):
         found = Outputs(stored, labels=labels).score(model)
