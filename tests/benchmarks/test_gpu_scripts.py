@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from benchmarks import sweep as sweeps
-from tests.make import ROOT, ran, require_accepted
+from tests.make import ROOT, from_table, ran, require_accepted
 from training.train import parse
 
 NUMBERED = sorted(script.name for script in (ROOT / "benchmarks" / "gpu").glob("[0-9]*.sh"))
@@ -90,16 +90,7 @@ def test_a_paused_script_brings_its_results_and_what_another_machine_needs_to_go
     assert (tmp_path / "other" / "optimizations" / "machine.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("script", "argument", "variables", "code", "told"),
-    [
-        ("1_plants.sh", "", {"DATA": "nowhere"}, 1, "error: nowhere is not there: the head of this script"),
-        ("5_scratch.sh", "", {"BRING": "all"}, 1, "error: BRING is bundle or weights, not all"),
-        ("6_sweep.sh", "nosuch", {}, 1, "error: there is no sweep nosuch"),
-        ("6_sweep.sh", "ablation", {"WEIGHTS": "nowhere"}, 1, "error: no weights at nowhere: run"),
-        ("6_sweep.sh", "ablation", {"LIMIT_S": "0"}, 75, "paused at"),
-    ],
-)
+@from_table
 def test_what_a_script_lacks_is_told_before_its_first_command(script, argument, variables, code, told, tmp_path):
     found, asked, said = run(script, tmp_path, argument, **variables)
     assert (found, asked) == (code, [])

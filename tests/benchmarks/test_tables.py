@@ -11,7 +11,7 @@ from benchmarks.serving import compare, memory, overload
 from benchmarks.serving.load import Load, Outcome, percentile
 from benchmarks.tables import RESULTS, check_pages, require_commits, require_figures, results_page, results_with_tables
 from models.errors import DataError
-from tests.make import ran
+from tests.make import from_table, ran
 
 TABLES = [
     ("amd-epyc-2-cores/loader", loader.Result, loader.markdown),
@@ -47,16 +47,7 @@ def test_the_page_of_results_has_the_table_of_every_device_with_a_link(results):
     assert page.count("## ") == 1
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "told"),
-    [
-        ("`0123456`", "0123456", "without the commit"),
-        ("`0123456`", "`0123457`", "without the commit"),
-        ("1,250 pictures in 3.5 s", "1,251 pictures", "a number that its result does not have"),
-        ("1,250 pictures in 3.5 s", "125 pictures", "a number that its result does not have"),
-        ("1,250 pictures in 3.5 s", "3.50 times", "a number that its result does not have"),
-    ],
-)
+@from_table
 def test_a_page_names_the_commit_of_each_result_and_only_its_figures(right, wrong, told, results):
     page, check = "| loader, 9 | 2 cores | {} | [result](results/one/loader.json), 7 |", require_figures
     if "commit" in told:
@@ -94,7 +85,7 @@ def test_a_program_makes_the_published_table_again_from_the_figures_of_its_file(
     assert again["markdown"].replace("named at its rank", "named") == published["markdown"]
 
 
-@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (50, 50), (99, 99), (99.5, 100), (100, 100)])
+@from_table
 def test_a_percentile_is_a_measured_value(percent, expected):
     assert percentile(list(range(100, 0, -1)), percent) == expected
 

@@ -2,10 +2,9 @@
 
 import pickle
 
-import pytest
-
 from models import errors
 from models.errors import InputError, TooManyPixels, one_line
+from tests.make import from_table
 
 CODES = {
     "BotanifyError": "error",
@@ -30,32 +29,12 @@ def test_codes_never_change():
     assert {kind.__name__: kind.code for kind in classes} == CODES
 
 
-@pytest.mark.parametrize(
-    ("facts", "sentence"),
-    [
-        ({}, "it is wrong."),
-        ({"value": 3}, "it is wrong (got 3)."),
-        ({"limit": "4"}, "it is wrong (expected 4)."),
-        ({"remedy": "mend it"}, "it is wrong: mend it."),
-        ({"value": 0, "remedy": "mend it"}, "it is wrong (got 0): mend it."),
-        ({"value": 0, "limit": "1", "remedy": "mend it"}, "it is wrong (got 0; expected 1): mend it."),
-    ],
-)
+@from_table
 def test_message_has_problem_value_limit_and_remedy_as_far_as_they_are_given(facts, sentence):
     assert str(InputError("it is wrong", **facts)) == sentence
 
 
-@pytest.mark.parametrize(
-    ("address", "shown"),
-    [
-        ("postgresql+psycopg://me:secret@host/name", "postgresql+psycopg://host/name"),
-        ("ftp://me:sec@ret@host:21/a@b and s3://secret@bucket", "ftp://host:21/a@b and s3://bucket"),
-        ("redis://:se/cret@host", "redis://host"),
-        ("http://host:9000/plants@home", "http://host:9000/plants@home"),
-        ("http://[::1]:80/plants@home", "http://[::1]:80/plants@home"),
-        ("me@garden.example", "me@garden.example"),
-    ],
-)
+@from_table
 def test_no_message_has_the_user_and_the_password_of_an_address(address, shown):
     assert str(InputError("it is away", value=address, limit=address)) == f"it is away (got {shown}; expected {shown})."
 

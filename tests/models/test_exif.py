@@ -10,7 +10,7 @@ from PIL.TiffImagePlugin import IFDRational
 
 from models.exif import Capture, read_capture, read_sidecar
 from models.preprocess import read_picture
-from tests.make import cases
+from tests.make import cases, from_table
 from tests.models.pictures import FORMATS, encode
 from tests.serving.decoding.running_pool import RunningPool
 from training.dataset.audit.examine import examine
@@ -98,20 +98,7 @@ def test_negative_parts_are_no_angle(latitude, coordinates):
     assert read_capture(opened).coordinates == pytest.approx(coordinates)
 
 
-@pytest.mark.parametrize(
-    ("written", "datum"),
-    [
-        ("WGS-84", "EPSG:4326"),
-        ("WGS 1984 ", "EPSG:4326"),
-        ("", "EPSG:4326"),
-        ("TOKYO", "EPSG:4301"),
-        ("nad-27", "EPSG:4267"),
-        ("NAD83", "EPSG:4269"),
-        ("ED50", "EPSG:4230"),
-        ("ETRS89", "EPSG:4258"),
-        ("GCJ-02", "GCJ-02"),
-    ],
-)
+@from_table
 def test_the_datum_of_a_place_is_told(written, datum):
     found = read_capture(opened(at(NORTH, GPSMapDatum=written)))
     assert (found.datum, found.coordinates) == (datum, pytest.approx((48.51, 2.25)))
@@ -155,17 +142,7 @@ PLACED = 'exif:GPSLatitude="48,30.6N" exif:GPSLongitude="2,15,0E"'
 DATED = "<exif:DateTimeOriginal>2026-07-04T12:30:01+02:00</exif:DateTimeOriginal>"
 
 
-@pytest.mark.parametrize(
-    ("attributes", "taken_at"),
-    [
-        ('exif:DateTimeOriginal="2026-07-04T12:30:01"', "2026-07-04T12:30:01"),
-        ('photoshop:DateCreated="2026-07-04T12:30:01.25Z"', "2026-07-04T12:30:01+00:00"),
-        ('xmp:CreateDate="2026-07-04T12:30+02:00"', "2026-07-04T12:30:00+02:00"),
-        ('xmp:CreateDate="2026-08-08T08:08:08" photoshop:DateCreated="2026-07-04T12:30:01"', "2026-07-04T12:30:01"),
-        ('xmp:CreateDate="2026-08-08T08:08:08" exif:DateTimeOriginal="0000-00-00T00:00:00"', None),
-        ('xmp:ModifyDate="2026-07-04T12:30:01"', None),
-    ],
-)
+@from_table
 def test_times_of_xmp(attributes, taken_at):
     found = read_sidecar(packet(attributes)).taken_at
     assert (found and found.isoformat()) == taken_at
@@ -187,7 +164,7 @@ def test_places_of_xmp(attributes, place):
     assert read_sidecar(packet(attributes)).coordinates == (place and pytest.approx(place))
 
 
-@pytest.mark.parametrize(("error", "meters"), [("1414/1", 1414), ("4.76", 5), ("1/0", None), ("1e999999999", None)])
+@from_table
 def test_datum_and_accuracy_of_xmp(error, meters):
     attributes = f'{PLACED} exif:GPSMapDatum="Tokyo" exif:GPSHPositioningError="{error}"'
     found = read_sidecar(packet(attributes))

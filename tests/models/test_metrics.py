@@ -15,19 +15,10 @@ from models.metrics import (
     share,
     top_k_hits,
 )
+from tests.make import from_table
 
 
-@pytest.mark.parametrize(
-    ("hits", "total", "low", "high"),
-    # Wilson 1927 without continuity correction, as R's binom.confint(method="wilson") gives them.
-    [
-        (8, 10, 0.4902, 0.9433),
-        (0, 10, 0.0, 0.2775),
-        (10, 10, 0.7225, 1.0),
-        (50, 100, 0.4038, 0.5962),
-        (1, 1, 0.2065, 1.0),
-    ],
-)
+@from_table  # Wilson 1927 without continuity correction, as R's binom.confint(method="wilson") gives them
 def test_a_share_has_its_wilson_interval(hits, total, low, high):
     found = share(hits, total)
     assert (found.value, found.num_pictures) == (hits / total, total)
@@ -38,9 +29,7 @@ def test_a_share_in_words_has_its_interval_and_its_number():
     assert str(share(2848, 3642)) == "78.2% (76.8% to 79.5%) of 3,642"
 
 
-@pytest.mark.parametrize(
-    ("plants", "number"), [([0, 1, 2, 3], 4), ([5, 5, 7, 7], 2), ([0, 0, 0, 1], 1.6), ([3, 3, 3], 1)]
-)
+@from_table
 def test_pictures_of_one_plant_count_as_one(plants, number):
     assert effective_number(np.array(plants)) == pytest.approx(number)
 
@@ -75,7 +64,7 @@ def test_every_class_counts_the_same_in_the_macro_mean():
 
 
 @pytest.mark.parametrize("per_class", [1, 3, 15, 100])
-@pytest.mark.parametrize("rates", [(0.2, 0.9), (0.5, 0.5), (0.9, 1.0)])
+@from_table
 def test_the_macro_interval_covers_the_truth_at_least_as_often_as_it_says(rates, per_class):
     random, covered = np.random.default_rng(0), 0
     labels = np.repeat(np.arange(20), per_class)
@@ -109,7 +98,7 @@ def error_of(confidence, hits, plants=None):
     return calibration_error(confidence, hits, np.arange(len(hits)) if plants is None else plants)
 
 
-@pytest.mark.parametrize(("accuracy", "confidence"), [(0.7, 0.7), (0.6, 0.9), (0.95, 0.8)])
+@from_table
 def test_the_error_is_the_constructed_one(accuracy, confidence):
     assert error_of(*planted(accuracy, confidence)).value == pytest.approx(abs(accuracy - confidence), abs=0.01)
 

@@ -13,7 +13,7 @@ from models.names import (
     similar_genera,
     split_class_name,
 )
-from tests.make import cases
+from tests.make import cases, from_table
 
 with Path(__file__).with_name("spellings.csv").open(encoding="utf-8", newline="") as table:
     SPELLINGS = [tuple(row.values()) for row in csv.DictReader(table)]
@@ -81,25 +81,12 @@ def test_the_common_name_of_a_plant_is_not_latin_even_if_its_last_word_is(first,
     assert not may_be_latin(first, last)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["Maize", "wheat", "Tulip", "Daisy", "bananas", "Papaya", "potato", "Sugar beet", "Fat hen", "Money tree",
-     "Peace lily", "Madonna lily", "Class", "leaf", "Loose silky-bent", "Venus flytrap", "Begonia leaf",
-     "oleander", "Rosa red"],
-)  # fmt: skip
+@from_table
 def test_further_common_names_are_not_latin(name):
     assert not may_be_latin(*name.split())
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["Quercus suber", "Zea mays", "Cucumis melo", "Cucurbita pepo", "Theobroma cacao", "Citrus limon", "Ginkgo biloba",
-     "Allium cepa", "Aloe vera", "Phoenix dactylifera", "Cicer arietinum", "Manihot esculenta", "Carica papaya",
-     "Smilax china", "Acer negundo", "Acer rubrum", "Papaver rhoeas", "Silene dioica", "Hedera helix", "Tagetes erecta",
-     "Capsella bursa-pastoris", "Hibiscus rosa-sinensis", "Cyclamen persicum", "Ribes nigrum", "Picea abies", "Crocus",
-     "Iris", "Solidago", "Triticum aestivum", "Helleborus niger", "Drosera capensis", "Zingiber officinale",
-     "Quercus robur", "Panax ginseng", "Isoëtes"],
-)  # fmt: skip
+@from_table
 def test_scientific_names_are_latin(name):
     assert may_be_latin(*name.split())
 
@@ -111,9 +98,7 @@ def test_a_genus_has_its_family():
     assert all(family.endswith("aceae") for family in families.values())
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"), [("Qercus", "Quercus"), ("Helianhtus", "Helianthus"), ("Papver", "Papaver")]
-)
+@from_table
 def test_a_misspelt_genus_gets_a_suggestion(written, meant):
     assert similar_genera(written) == [meant]
 

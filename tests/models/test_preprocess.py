@@ -16,7 +16,7 @@ from models.preprocess import (
     to_network_input,
     upright_size,
 )
-from tests.make import PHOTOS
+from tests.make import PHOTOS, from_table
 from tests.models.pictures import (
     BLUE,
     GREEN,
@@ -67,7 +67,7 @@ def test_reduced_decode_keeps_the_wanted_pixels(size, orientation):
     assert set(sides.values()) == {eighth, quarter, half, short}
 
 
-@pytest.mark.parametrize(("side", "decoded"), [(1479, 1479), (1480, 740), (2959, 1480), (2960, 740)])
+@from_table
 def test_jpeg_is_decoded_with_at_least_1_85_times_the_side_of_the_network(side, decoded):
     # On errors of 6 % more against 1.5 times as many phone pictures a second: benchmarks/LOG.md.
     spec = InputSpec(height=380, width=400, train_px=380)
@@ -85,7 +85,7 @@ def test_network_input_is_contiguous_float32_with_channels_first():
 
 
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-@pytest.mark.parametrize("color", [(0, 0, 0), (255, 255, 255), (17, 130, 201)])
+@from_table
 def test_constant_color_is_normalized_by_mean_and_deviation(color, interpolation):
     mean, std = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)
     spec = InputSpec(height=16, width=24, train_px=16, interpolation=interpolation, mean=mean, std=std)
@@ -129,7 +129,7 @@ def test_wide_input_crops_only_the_height():
     assert_one_color_inside(right, RED)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 2), (2, 1), (10_000, 1), (1, 10_000), (3, 4_999)])
+@from_table
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP"])
 def test_extreme_shapes_have_an_input(file_format, size):
     data = encode(Image.new("RGB", size, GREEN), file_format)
@@ -158,14 +158,7 @@ def test_crop_stays_inside_whatever_the_size():
         assert used == pytest.approx(spec.crop_fraction)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"height": 7}, {"width": 4097}, {"crop_fraction": 0.0}, {"crop_fraction": 1.01}, {"std": [0.2, 0.0, 0.2]},
-        {"interpolation": "nearest"}, {"resize": "squash"}, {"mean": [0.5, 0.5]}, {"heigth": 380},
-    ],
-    ids=str,
-)  # fmt: skip
+@from_table
 def test_input_description_out_of_range_is_refused(change):
     record = {"height": 380, "width": 380, "train_px": 320}
     assert msgspec.convert(record, InputSpec) == InputSpec(height=380, width=380, train_px=320)

@@ -24,7 +24,7 @@ from models.session import (
     OnnxSession,
 )
 from models.taxonomy import label_hash
-from tests.make import ROOT, ran
+from tests.make import ROOT, from_table, ran
 from tests.models.tiny import NETWORK, SIDE_PX, TAXONOMY, WEIGHTS, metadata_of, write_network
 
 try:
@@ -131,7 +131,7 @@ def test_threads_that_share_the_one_run_of_openvino_get_their_own_results(networ
 
 
 @WITH_OPENVINO
-@pytest.mark.parametrize(("num_threads", "num_runs"), [(1, 2), (2, 1)])
+@from_table
 def test_openvino_has_the_threads_of_all_runs(network_file, num_threads, num_runs):
     session = OpenVinoSession(network_file, num_threads=num_threads, num_runs=num_runs)
     assert session._network.get_property("INFERENCE_NUM_THREADS") == min(2, os.cpu_count())
@@ -181,20 +181,11 @@ def test_garbage_is_refused(tmp_path, content, refusal):
     assert "does not load" in refusal(path)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"input_name": "images"},
-        {"logits_name": "output"},
-        {"features_name": "pooled"},
-        {"more_inputs": ("threshold",)},
-    ],
-    ids=str,
-)
+@from_table
 def test_other_inputs_or_outputs_are_refused(tmp_path, change, refusal):
     message = refusal(write_network(tmp_path / NETWORK, **change))
     assert "expected pixels -> logits, features" in message
-    (name,) = [name[0] if isinstance(name, tuple) else name for name in change.values()]
+    (name,) = [name[0] if isinstance(name, list) else name for name in change.values()]
     assert name in message
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from models.errors import DataError
 from models.taxonomy import NameMatch, Output, Taxon, TaxonNames, Taxonomy, label_hash, taxon_id_from_name
-from tests.make import cases
+from tests.make import cases, from_table
 from tests.models.tiny import CROCUS, DAISY, ROSE, TAXONOMY, common_only, genus_only, species, taxonomy_of
 
 # ---- valid and invalid taxonomies
@@ -51,7 +51,7 @@ def test_unknown_field_is_refused(kind):
         msgspec.json.decode(msgspec.json.encode(record), type=Taxonomy)
 
 
-@pytest.mark.parametrize("change", [{"taxon_id": ""}, {"scientific_name": ""}, {"rank": "family"}])
+@from_table
 def test_taxon_with_an_empty_required_field_is_refused(change):
     record = msgspec.to_builtins(ROSE)
     assert msgspec.convert(record, Taxon) == ROSE
@@ -105,19 +105,7 @@ def test_genera_and_families_partition_the_taxa():
 # ---- folding and taxon ids
 
 
-@pytest.mark.parametrize(
-    ("name", "taxon_id"),
-    [
-        ("Rosa canina", "rosa-canina"),
-        ("Carex × alba", "carex-x-alba"),
-        ("Mentha ×piperita", "mentha-x-piperita"),
-        ("Mentha x piperita", "mentha-x-piperita"),
-        ("×Cuprocyparis leylandii", "x-cuprocyparis-leylandii"),
-        ("Isoëtes lacustris", "isoetes-lacustris"),
-        ("Viola tricolor subsp. curtisii", "viola-tricolor-subsp-curtisii"),
-        ("  Arum  maculatum. ", "arum-maculatum"),
-    ],
-)
+@from_table
 def test_taxon_id_follows_from_the_name(name, taxon_id):
     assert taxon_id_from_name(name) == taxon_id
     assert taxon_id_from_name(taxon_id) == taxon_id
@@ -159,23 +147,12 @@ def test_whole_name_means_all_its_taxa(text, expected):
     assert [*meaning(text)] == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["Primula veris L.", "Primula veris L. 1753", "Primula veris Linnaeus, 1753", "Primula_veris", "PRIMULA VERIS L.",
-     "Primula veris agg.", "Primula veris s.l.", "Primula veris complex", "Primula cf. veris", "P. veris", "P.veris L.",
-     "p veris", "Prim. veris", '"Primula veris L."', "<i>Primula veris</i> L.", "Primula&nbsp;veris", "Primula veris, ",
-     "Primula veris.", "Primula veris, L.",
-     "primula-veris", "1. Primula veris", "001_primula_veris", "Cowslip (Primula veris)"],
-)  # fmt: skip
+@from_table
 def test_a_species_is_found_however_its_name_is_written(text):
     assert meaning(text) == ("accepted", "Primula veris", ["Primula veris"])
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["Primula vulgaris", "Primula veris × elatior", "Cichorieae", "Viola tricolor",
-     "Viola tricolor subsp. curtisii", "Japanese rose (Rosa indica)", "Primula vulgaris (Isoetes)", "Rosaceae alba"],
-)  # fmt: skip
+@from_table
 def test_a_name_is_never_understood_as_less_than_it_says(text):
     assert meaning(text) is None
 
@@ -187,7 +164,7 @@ def test_an_initial_stands_for_the_genus_of_one_taxon_only():
     assert names.find("H. nigra L.").match == NameMatch("accepted", "Hibiscus nigra")
 
 
-@pytest.mark.parametrize("text", ["Primula", "primula ver", "veris", "rose", "Rosac", "", "  ", "zzz"])
+@from_table
 def test_part_of_a_name_means_nothing_unless_it_is_a_genus(text):
     assert meaning(text) == (("genus", "Primula", ["Primula veris"]) if text == "Primula" else None)
 
@@ -246,18 +223,7 @@ def test_search_finds_nothing_inside_a_word(query):
     assert found(query) == []
 
 
-@pytest.mark.parametrize(
-    ("query", "name"),
-    [
-        ("isoetes", "Isoëtes lacustris"),
-        ("ISOËTES", "Isoëtes lacustris"),
-        ("isoe\u0308t", "Isoëtes lacustris"),
-        ("erable", "Acer platanoides"),
-        ("strasse", "Acer platanoides"),
-        ("laciniatum", "Acer platanoides"),
-        ("quillwort", "Isoëtes lacustris"),
-    ],
-)
+@from_table
 def test_search_ignores_accents_and_case_and_includes_other_names(query, name):
     assert found(query) == [name]
 
