@@ -198,58 +198,7 @@ def about_wood(*probabilities, allowed):
 OUTSIDE = "0.{} of the probability is on plants that the request does not allow."
 
 
-@pytest.mark.parametrize(
-    ("probabilities", "allowed", "verdict"),
-    [
-        ((0.92, 0.05, 0.02, 0.01), (1, 2), ("uncertain", None, 0.195, OUTSIDE.format(93))),
-        ((0.92, 0.05, 0.02, 0.01), (1, 3), ("uncertain", None, 0.202, OUTSIDE.format(94))),
-        ((0.35, 0.60, 0.03, 0.02), (1, 3), ("species", "Quercus petraea", 0.862, "species 0.86 reaches 0.80.")),
-        (
-            (0.9994, 0.0002, 0.0003, 0.0001),
-            (1, 2),
-            ("uncertain", None, 0.001, OUTSIDE.replace("0.{}", "more than 0.99")),
-        ),
-        ((0.992, 0.004, 0.003, 0.001), (1, 2), ("uncertain", None, 0.019, OUTSIDE.format(99))),
-        ((0.92, 0.05, 0.02, 0.01), (0,), ("species", "Quercus robur", 0.92, "species 0.92 reaches 0.80.")),
-        (
-            (0.75, 0.20, 0.04, 0.01),
-            (0,),
-            ("genus", "Quercus", 0.95, "species 0.75 is below 0.80; genus Quercus 0.95 reaches 0.90."),
-        ),
-        (
-            (0.60, 0.36, 0.03, 0.01),
-            (1, 2),
-            (
-                "genus",
-                "Quercus",
-                0.96,
-                f"species 0.70 is below 0.80; genus Quercus 0.96 reaches 0.90. {OUTSIDE.format(61)}",
-            ),
-        ),
-        (
-            (0.20, 0.10, 0.40, 0.30),
-            (0, 1),
-            (
-                "uncertain",
-                None,
-                0.455,
-                "species 0.45 is below 0.80; genus Quercus 0.30 is below 0.90; "
-                f"family Fagaceae 0.70 is below 0.95. {OUTSIDE.format(70)}",
-            ),
-        ),
-    ],
-    ids=[
-        "none of its genus",
-        "none at all",
-        "two",
-        "almost none",
-        "hardly any",
-        "the plant",
-        "one of the genus",
-        "its genus",
-        "a wrong genus",
-    ],
-)
+@from_table
 def test_a_plant_outside_of_the_choice_counts_a_fifth(probabilities, allowed, verdict):
     assert about_wood(*probabilities, allowed=allowed) == verdict
 

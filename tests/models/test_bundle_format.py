@@ -9,14 +9,14 @@ from models.bundle_record import (
     BF16_FORMAT_VERSION,
     FORMAT_VERSION,
     NAMES_FORMAT_VERSION,
-    NEWEST_FORMAT_VERSION,
     FailedNetwork,
     NetworkFile,
 )
 from models.calibration import CALIBRATION_FILE, Calibration, LogisticHead, write_calibration
 from models.errors import BundleError
 from models.ranking import MistakenTaxa
-from tests.models.test_bundle import edit, fp32
+from tests.make import from_table
+from tests.models.test_bundle import edit
 from tests.models.tiny import TAXONOMY, bundle_record, seal_tiny
 
 # ---- format 2
@@ -87,18 +87,7 @@ def test_limits_for_a_taxon_that_the_bundle_lacks_are_refused(tmp_path, network_
 # ---- other formats
 
 
-@pytest.mark.parametrize(
-    ("version", "remedy"),
-    [
-        (NEWEST_FORMAT_VERSION + 1, "update botanify"),
-        (99, "update botanify"),
-        (1, "export the bundle again"),
-        (-1, "export the bundle again"),
-        ("1", "export the bundle again"),
-        (None, "export the bundle again"),
-        ([], "export the bundle again"),
-    ],
-)
+@from_table
 def test_other_format_is_named_before_anything_in_it_is_read(sealed, version, remedy):
     def change(record):
         record.clear()
@@ -118,20 +107,19 @@ def test_other_format_is_named_before_anything_in_it_is_read(sealed, version, re
 
 
 @pytest.mark.parametrize(
-    ("place", "field"),
-    [
-        (lambda record: record, "colour"),
-        (fp32, "networks.fp32.colour"),
-        (lambda record: fp32(record)["checks"][0], "networks.fp32.checks[].colour"),
-        (lambda record: record["architecture"], "architecture.colour"),
-        (lambda record: record["metrics"][0], "metrics[].colour"),
-        (lambda record: record["sources"][0], "sources[].colour"),
-    ],
+    "place", ["", "networks.fp32.", "networks.fp32.checks[].", "architecture.", "metrics[].", "sources[]."]
 )
 @pytest.mark.parametrize("value", [1, None, {"metrics": [{"name": 2}]}])
-def test_unknown_field_is_ignored_with_one_warning(sealed, place, field, value):
+def test_unknown_field_is_ignored_with_one_warning(sealed, place, value):
     before = load_bundle(sealed)
-    edit(sealed / BUNDLE_FILE, lambda record: place(record).update(colour=value))
+
+    def change(record):
+        for name in place.split(".")[:-1]:
+            record = record[name.removesuffix("[]")]
+            record = record[0] if name.endswith("[]") else record
+        record.update(colour=value)
+
+    edit(sealed / BUNDLE_FILE, change)
     bundle = load_bundle(sealed)
-    assert bundle.warnings == (f"This version does not know the field {field} of bundle.json and ignores it.",)
+    assert bundle.warnings == (f"This version does not know the field {place}colour of bundle.json and ignores it.",)
     assert bundle.record == before.record

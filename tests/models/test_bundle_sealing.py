@@ -8,7 +8,7 @@ from models.bundle import BUNDLE_FILE, TAXA_FILE
 from models.bundle_record import NetworkFile
 from models.errors import BundleError, InputError
 from models.preprocess import InputSpec
-from tests.models.test_bundle import edit, fp32, refusal
+from tests.models.test_bundle import edit, merge, refusal
 from tests.models.tiny import (
     NETWORK,
     bundle_record,
@@ -35,15 +35,12 @@ TRAVERSALS = ["../secret", "a/b", "..", ".hidden", "", "a\\b", "nul\0"]
 def test_file_name_of_a_record_cannot_be_a_path(sealed, name, where):
     (sealed.parent / "secret").write_text("secret")
 
-    def change(record):
-        if where == "network":
-            fp32(record)["file"] = name
-        elif where == "part":
-            record["parts"] = {"ranges": name}
-        else:
-            record["files"][name] = "0" * 64
-
-    edit(sealed / BUNDLE_FILE, change)
+    patch = {
+        "network": {"networks": {"fp32": {"file": name}}},
+        "part": {"parts": {"ranges": name}},
+        "hash": {"files": {name: "0" * 64}},
+    }
+    edit(sealed / BUNDLE_FILE, merge(patch[where]))
     assert f"{BUNDLE_FILE} cannot be read" in refusal(sealed)
 
 

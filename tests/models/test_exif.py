@@ -148,18 +148,7 @@ def test_times_of_xmp(attributes, taken_at):
     assert (found and found.isoformat()) == taken_at
 
 
-@pytest.mark.parametrize(
-    ("attributes", "place"),
-    [
-        (PLACED, (48.51, 2.25)),
-        ('exif:GPSLatitude="48,30,36S" exif:GPSLongitude="2,15.0W"', (-48.51, -2.25)),
-        (f'{PLACED} exif:GPSStatus="V"', None),
-        ('exif:GPSLatitude="48,30.6N"', None),
-        ('exif:GPSLatitude="48,30.6" exif:GPSLongitude="2,15"', None),
-        ('exif:GPSLatitude="48,nanN" exif:GPSLongitude="2,15E"', None),
-        ('exif:GPSLatitude="" exif:GPSLongitude="2,15E"', None),
-    ],
-)
+@from_table
 def test_places_of_xmp(attributes, place):
     assert read_sidecar(packet(attributes)).coordinates == (place and pytest.approx(place))
 

@@ -21,6 +21,7 @@ from models.errors import BundleError
 from models.place import SIDES_KM, PlaceModel, PlaceRule, Where, band_at, cell_at, read_place, write_place
 from models.ranking import MistakenTaxa, Promise, Promises, Thresholds
 from models.scoring import AnswerModel
+from tests.make import from_table
 from tests.models.tiny import species, taxonomy_of
 from training.bundling.place import Records, count_records
 
@@ -95,7 +96,7 @@ def season(prior, taxon, month):
     return (dated - undated) * (prior.counts[taxon] + 10) / prior.counts[taxon]
 
 
-@pytest.mark.parametrize("months", [(5,), (1, 12), tuple(range(1, 13))])
+@from_table
 def test_months_that_all_plants_of_a_band_share_say_nothing(months):
     prior = prior_of(
         *((taxon, BERLIN, month, many) for taxon, many in ((0, 6), (1, 90)) for month in months), (2, SYDNEY, 7, 40)
@@ -222,9 +223,7 @@ def test_thresholds_of_answers_with_a_place_are_their_own():
     assert scores(Where(*BERLIN), model)[1].verdict.rank == "uncertain"
 
 
-@pytest.mark.parametrize(
-    ("own", "general", "rank"), [(0.1, 0.1, "species"), (0.99, 0.1, "genus"), (0.1, 0.99, "genus")]
-)
+@from_table
 def test_taxa_that_are_often_mistaken_keep_the_stricter_limit_at_a_place_and_no_promise(own, general, rank):
     promise = Promise(0.05, 0.95, num_named=400, num_wrong=3)
     rule = replace(RULE, thresholds=Thresholds(species=general, genus=0.1), promises=Promises(species=promise))

@@ -7,7 +7,7 @@ import pytest
 
 from models.errors import DataError, InputError
 from models.program import clear_errors
-from tests.make import ROOT
+from tests.make import ROOT, from_table
 
 QUIET = "import sys\nfrom models.program import clear_errors\nwith clear_errors():\n    "
 TRAINING = ("prepare", "train", "evaluate", "export", "release")
@@ -26,13 +26,7 @@ def run_for_a_reader_that_has_ended(*arguments):
         return run(*arguments, stdout=reader.stdin)
 
 
-@pytest.mark.parametrize(
-    ("program", "remedy"),
-    [
-        *(([f"training/{name}.py"], "make train-env") for name in TRAINING),
-        *((["-m", name], "make serve") for name in SERVING),
-    ],
-)
+@from_table
 def test_a_program_without_its_packages_names_one_and_how_to_install_them(program, remedy):
     ended = run("-S", *program, ".", "--out", "x")  # -S: without the packages of the environment
     assert ended.returncode == 1

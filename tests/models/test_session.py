@@ -1,6 +1,5 @@
 """A network file is refused when it is opened unless its inputs, outputs and metadata are those of a bundle."""
 
-import json
 import os
 import sys
 import time
@@ -9,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from onnx import TensorProto
 
 from models.bundle import load_bundle
 from models.errors import BundleError, InputError
@@ -17,15 +15,12 @@ from models.openvino_session import OpenVinoSession, bf16_is_faster, has_bf16
 from models.session import (
     FEATURES_NAME,
     INPUT_NAME,
-    LABEL_HASH_FIELD,
     LOGITS_NAME,
-    OUTPUT_KEYS_FIELD,
     NetworkOutput,
     OnnxSession,
 )
-from models.taxonomy import label_hash
 from tests.make import ROOT, from_table, ran
-from tests.models.tiny import NETWORK, SIDE_PX, TAXONOMY, WEIGHTS, metadata_of, write_network
+from tests.models.tiny import NETWORK, SIDE_PX, TAXONOMY, WEIGHTS, write_network
 
 try:
     HAS_BF16 = has_bf16()
@@ -189,15 +184,7 @@ def test_other_inputs_or_outputs_are_refused(tmp_path, change, refusal):
     assert name in message
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"input_shape": (1, 3, SIDE_PX, SIDE_PX)}, f"[1, 3, {SIDE_PX}, {SIDE_PX}]"),
-        ({"input_shape": ("batch", SIDE_PX, SIDE_PX, 3), "side_axes": (1, 2)}, f"{SIDE_PX}, 3]"),
-        ({"input_type": TensorProto.UINT8}, "tensor(uint8)"),
-    ],
-    ids=["fixed batch", "channels last", "bytes"],
-)
+@from_table
 def test_network_with_another_input_shape_is_refused(tmp_path, change, expected, refusal):
     message = refusal(write_network(tmp_path / NETWORK, **change))
     assert "does not take pictures in the shape of a bundle's network" in message
@@ -207,21 +194,7 @@ def test_network_with_another_input_shape_is_refused(tmp_path, change, expected,
 KEYS = TAXONOMY.output_keys
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {},
-        {OUTPUT_KEYS_FIELD: json.dumps(KEYS)},
-        {LABEL_HASH_FIELD: label_hash(KEYS)},
-        metadata_of(()),
-        metadata_of(KEYS) | {LABEL_HASH_FIELD: label_hash(KEYS[::-1])},
-        metadata_of(KEYS) | {OUTPUT_KEYS_FIELD: "no JSON"},
-        metadata_of(KEYS) | {OUTPUT_KEYS_FIELD: "7"},
-        metadata_of(KEYS) | {OUTPUT_KEYS_FIELD: '{"a:rosa-canina": 0}'},
-        {OUTPUT_KEYS_FIELD: "[1, 2, 3, 4]", LABEL_HASH_FIELD: label_hash([1, 2, 3, 4])},
-    ],
-    ids=["none", "no hash", "no keys", "no key", "other hash", "no JSON", "number", "object", "numbers as keys"],
-)
+@from_table
 def test_file_without_valid_output_names_is_refused(tmp_path, metadata, refusal):
     message = refusal(write_network(tmp_path / NETWORK, metadata=metadata))
     assert "lacks the names of its outputs" in message
