@@ -10,7 +10,7 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
-from tests.deploy.service_files import pod_of
+from tests.deploy.service_files import failure_rules, pod_of
 from tests.make import ROOT, fake_command, ran, with_commands
 from tests.training.small import events
 from tests.waiting import wait_until
@@ -47,7 +47,8 @@ def shutdown_timeout_s():
 
 
 def test_launcher_passes_valid_arguments_to_torchrun_and_train(tmp_path):
-    assert launch(tmp_path, tmp_path / "run", "exit 0") == 0
+    has_time_to_stop = f"exit $((TORCH_ELASTIC_SHUTDOWN_TIMEOUT != {shutdown_timeout_s()}))"
+    assert launch(tmp_path, tmp_path / "run", has_time_to_stop) == 0
     options, command = parse_torchrun(arguments_of(tmp_path, "torchrun"))
     assert (options.standalone, options.nproc_per_node) == (True, "2")
     assert (str(command.recipe_file), command.recipe.schedule.epochs) == ("debug", 3)
@@ -101,7 +102,8 @@ def test_slurm_job_requeues_itself_only_for_a_restart(code, tmp_path):
     command = ["bash", DEPLOY / "slurm" / "train.sbatch", "b4_5337", "--data", "/shared/packed"]
     assert ran(*command, env=with_commands(tmp_path, SLURM_SUBMIT_DIR=str(ROOT), **more)).returncode == code
     assert (arguments_of(tmp_path, "scontrol")[0] == "requeue") == (code == RESTART)
-    _, launcher, run, *rest = arguments_of(tmp_path, "srun")
+    end_of_one, launcher, run, *rest = arguments_of(tmp_path, "srun")
+    assert end_of_one == "--kill-on-bad-exit=0"  # the other machines save their checkpoints
     fake_command(tmp_path, "torchrun")
     ran(ROOT / launcher, run, *rest, env=with_commands(tmp_path), timeout=300, check=True)
     options, command = parse_torchrun(arguments_of(tmp_path, "torchrun"))
@@ -121,10 +123,10 @@ def test_kubernetes_job_restarts_and_its_pods_connect(tmp_path):
     service, job = yaml.safe_load_all((DEPLOY / "kubernetes" / "train.yaml").read_text(encoding="utf-8"))
     spec = job["spec"]
     pod, container = pod_of(job)
-    ignored = [rule.get("onExitCodes") for rule in spec["podFailurePolicy"]["rules"] if rule["action"] == "Ignore"]
-    assert {"containerName": container["name"], "operator": "In", "values": [RESTART]} in ignored
+    assert failure_rules(job) == [("Ignore", [RESTART]), ("Ignore", ["DisruptionTarget"]), ("FailJob", [64])]
     assert pod["restartPolicy"] == "Never"
     assert pod["terminationGracePeriodSeconds"] > shutdown_timeout_s()
+    assert service["spec"]["publishNotReadyAddresses"]  # they meet before one is ready
     assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
     assert {volume["name"] for volume in pod["volumes"]} == {mount["name"] for mount in container["volumeMounts"]}
     fake_command(tmp_path, "torchrun")

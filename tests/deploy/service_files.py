@@ -17,3 +17,15 @@ def pod_of(document):
     pod = document["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     return pod, container
+
+
+def failure_rules(job):
+    """What a Job does after which exit codes of its container, or conditions of its pod."""
+    _, container = pod_of(job)
+    found = []
+    for rule in job["spec"]["podFailurePolicy"]["rules"]:
+        codes = rule.get("onExitCodes", {"containerName": container["name"], "operator": "In"})
+        assert (codes["containerName"], codes["operator"]) == (container["name"], "In")
+        conditions = [each["type"] for each in rule.get("onPodConditions", [])]
+        found.append((rule["action"], codes.get("values", conditions)))
+    return found

@@ -5,7 +5,7 @@ import tyro
 
 from serving.folder import Outcome
 from serving.folder.command import IdentifyFolder
-from tests.deploy.service_files import pod_of, read_yaml
+from tests.deploy.service_files import failure_rules, pod_of, read_yaml
 from tests.make import ROOT, fake_command, ran, with_commands
 
 
@@ -17,6 +17,9 @@ def test_a_job_of_the_array_has_its_share_and_requeues_itself_if_interrupted(cod
     variables = {"SLURM_SUBMIT_DIR": str(ROOT)} | {f"SLURM_ARRAY_{name}": value for name, value in array.items()}
     command = ["bash", ROOT / "deploy" / "slurm" / "identify.sbatch"]
     environment = with_commands(tmp_path, **variables)
+    directives = command[1].read_text().split("#SBATCH ")
+    assert {"--requeue\n", "--ntasks=1\n"} < {*directives}
+    assert directives[-1].startswith("--signal=TERM@60\n")  # to the program, not to the shell: no B:
     assert ran(*command, env=environment).returncode == 64  # no photographs, no folder for the results
     flags = ("/shared/photos", "--out", "/shared/names", "--k", "3")
     assert ran(*command, *flags, env=environment, timeout=300).returncode == code
@@ -36,9 +39,11 @@ def test_the_pods_share_the_parts_and_only_an_interrupted_one_starts_again():
     for index in range(spec["completions"]):  # Kubernetes puts it in
         words = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["args"]]
         assert tyro.cli(IdentifyFolder, args=words).share() == (index, spec["completions"])
-    rules = spec["podFailurePolicy"]["rules"]
-    codes = {rule["action"]: rule["onExitCodes"]["values"] for rule in rules if "onExitCodes" in rule}
-    assert codes == {"Ignore": [Outcome.INTERRUPTED], "FailJob": [2, Outcome.TOO_MANY_FAILED]}
+    assert failure_rules(job) == [
+        ("Ignore", [Outcome.INTERRUPTED]),
+        ("Ignore", ["DisruptionTarget"]),
+        ("FailJob", [2, Outcome.TOO_MANY_FAILED]),
+    ]
     assert pod["restartPolicy"] == "Never"
     assert {volume["name"] for volume in pod["volumes"]} == {each["name"] for each in container["volumeMounts"]}
     assert container["image"].endswith("botanify:folders")

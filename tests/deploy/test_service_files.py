@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -66,7 +67,10 @@ def test_every_alert_has_a_test():
 def test_only_this_machine_reaches_what_compose_starts_until_the_operator_says_otherwise():
     ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
     assert all(port.replace("${PUBLISH:-127.0.0.1}", "127.0.0.1").startswith("127.0.0.1:") for port in ports)
-    environment = COMPOSE["services"]["service"]["environment"]
+    service = COMPOSE["services"]["service"]
+    assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert service["read_only"]
+    environment = service["environment"]
     assert environment["BOTANIFY_API_KEYS"] == "${BOTANIFY_API_KEYS:-}"
     assert load_settings([], {"BOTANIFY_API_KEYS": ""}).api_keys == ""  # what Compose gives if the variable is not set
     (job,) = read_yaml(SERVICE / "prometheus/prometheus.yml")["scrape_configs"]
@@ -104,10 +108,45 @@ def test_only_a_correction_is_sent_on_after_404():
 
 def test_pods_have_time_to_stop_and_probes_ask_the_routes_for_health():
     assert POD["terminationGracePeriodSeconds"] >= DEFAULTS.shutdown_s + 2  # for the process to end
+    assert COMPOSE["services"]["service"]["stop_grace_period"] == f"{POD['terminationGracePeriodSeconds']}s"
+    assert BASE["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    start = CONTAINER["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] > 300  # of which the service may need all for a first run
     probe = CONTAINER["readinessProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] < DEFAULTS.drain_s
     paths = {name: CONTAINER[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")}
     assert paths == {"startup": "/health/ready", "readiness": "/health/ready", "liveness": "/health/live"}
+
+
+def test_all_of_the_base_selects_the_pods_of_the_deployment():
+    labels = BASE["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    specs = {kind: document.get("spec", {}) for kind, document in BASE.items()}
+    matched = [specs[kind]["selector"]["matchLabels"] for kind in ("Deployment", "PodDisruptionBudget")]
+    matched += [specs["NetworkPolicy"]["podSelector"]["matchLabels"], specs["Service"]["selector"]]
+    assert matched == [labels] * 4
+
+
+@pytest.mark.parametrize("name", ["bundle-image", "bundle-volume", "corrections", "ingress"])
+def test_a_component_mounts_what_it_claims_where_the_settings_look(name):
+    pod, container = pod_of(MANIFESTS[f"components/{name}/deployment.yaml"])
+    claim = MANIFESTS.get(f"components/{name}/claim.yaml", {"metadata": {}})["metadata"].get("name")
+    (volume,) = pod["volumes"]
+    (mount,) = container["volumeMounts"]
+    assert volume["name"] == mount["name"]
+    assert volume.get("persistentVolumeClaim", {}).get("claimName") == claim
+    paths = [Path(each["value"]) for each in container["env"] if each.get("value", "").startswith("/")]
+    assert [path.is_relative_to(mount["mountPath"]) for path in paths] == [True]
+
+
+def test_the_dashboard_asks_the_source_that_grafana_has():
+    (source,) = read_yaml(SERVICE / "grafana/provisioning/datasources/prometheus.yaml")["datasources"]
+    assert {panel["datasource"]["uid"] for panel in PANELS} == {source["uid"]}
+
+
+def test_no_image_runs_as_root():
+    stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)
+    programs = [stage for stage in stages if re.search(r"^(CMD|ENTRYPOINT) ", stage, re.MULTILINE)]
+    assert [f"\nUSER {USER}:{USER}\n" in stage for stage in programs] == [True] * 3
 
 
 def test_ports_are_those_that_the_service_opens():
