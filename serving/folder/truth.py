@@ -83,8 +83,8 @@ class _Judged(NamedTuple):
     true: Names
     """Empty if the model does not know it."""
     row: Row
-    named: Names | None
-    """The most likely taxon; None if the row failed."""
+    named: Names
+    """The most likely taxon; empty if the row failed."""
 
 
 class TrueNames:
@@ -173,10 +173,10 @@ def judge(rows: Iterable[Row], column: str, bundle: Bundle) -> TruthReport:
             num_without += 1
             continue
         true = find(text)
-        judged.append(_Judged(true, row, None if row["status"] == "failed" else taxa[row["name_1"]]))
+        judged.append(_Judged(true, row, {} if row["status"] == "failed" else taxa[row["name_1"]]))
         if not true:
             unknown[text] += 1
-    answered = [each for each in judged if each.named is not None]
+    answered = [each for each in judged if each.named]
     return TruthReport(
         bundle_name=bundle.record.name,
         bundle_version=bundle.record.version,
@@ -219,11 +219,11 @@ def _rank_in_words(figures: RankFigures) -> str:
 def _figures(judged: Sequence[_Judged], rank: Rank) -> RankFigures:
     """Returns the figures of a rank of which there are true names."""
     counted = [each for each in judged if rank in each.true or not each.true]
-    num_right = sum(each.named is not None and each.named.get(rank, "") == each.true.get(rank) for each in counted)
+    num_right = sum(each.named.get(rank, "") == each.true.get(rank) for each in counted)
     verdicts = [
         each.row["verdict_name"] == each.true.get(rank)
         for each in counted
-        if each.named is not None and each.row["verdict_rank"] == rank
+        if each.named and each.row["verdict_rank"] == rank
     ]
     return RankFigures(share(num_right, len(counted)), NamesOfRank.of(sum(verdicts), len(verdicts)))
 
