@@ -104,19 +104,9 @@ def test_the_datum_of_a_place_is_told(written, datum):
     assert (found.datum, found.coordinates) == (datum, pytest.approx((48.51, 2.25)))
 
 
-@pytest.mark.parametrize(
-    ("more", "meters"),
-    [
-        ({"GPSHPositioningError": 1414.0}, 1414),
-        ({"GPSHPositioningError": 4.76}, 5),
-        ({"GPSHPositioningError": 0.0}, None),
-        ({"GPSHPositioningError": IFDRational(0, 0)}, None),
-        ({"GPSHPositioningError": 4294967295.0}, None),
-        ({"GPSDOP": 2.5}, None),
-    ],
-)
-def test_the_accuracy_of_a_place_is_a_radius_in_meters(more, meters):
-    found = read_capture(opened(at(NORTH, **more)))
+@from_table
+def test_the_accuracy_of_a_place_is_a_radius_in_meters(tag, written, meters):
+    found = read_capture(opened(at(NORTH, **{tag: angle(written)})))
     assert (found.uncertainty_m, found.coordinates) == (meters, pytest.approx((48.51, 2.25)))
 
 

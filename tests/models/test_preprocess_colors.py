@@ -14,6 +14,7 @@ from models.preprocess import (
     to_rgb,
     upright_size,
 )
+from tests.make import from_table
 from tests.models.pictures import (
     BLUE,
     DISPLAY_P3,
@@ -148,20 +149,16 @@ def test_cmyk_jpeg_keeps_its_colors():
     assert blue == pytest.approx(BLUE, abs=6)
 
 
-@pytest.mark.parametrize(
-    ("color_type", "samples", "colors", "chunks"),
-    [
-        (0, [0, 128 * 257, 65535], [BLACK, (128, 128, 128), WHITE], []),
-        (0, [0, 1000, 30 * 257], [BLACK, WHITE, (30, 30, 30)], [png_chunk(b"tRNS", struct.pack(">H", 1000))]),
-        (2, [200 * 257, 100 * 257, 0, 0, 65535, 7 * 257], [(200, 100, 0), (0, 255, 7)], []),
-        (4, [40 * 257, 65535, 40 * 257, 0], [(40, 40, 40), WHITE], []),
-        (6, [0, 65535, 0, 65535, 0, 0, 0, 0], [(0, 255, 0), WHITE], []),
-    ],
-    ids=["gray", "transparent gray", "colors", "gray with alpha", "colors with alpha"],
-)
-def test_16_bits_keep_their_high_bytes_and_are_blended_with_white(color_type, samples, colors, chunks):
-    data = png((len(colors), 1), 16, color_type, [struct.pack(f">{len(samples)}H", *samples)], *chunks)
-    assert seen(data, *((x, 0) for x in range(len(colors)))) == colors
+@from_table
+def test_16_bits_keep_their_high_bytes_and_are_blended_with_white(color_type, samples, colors, transparent):
+    data = png(
+        (len(colors), 1),
+        16,
+        color_type,
+        [struct.pack(f">{len(samples)}H", *samples)],
+        *(png_chunk(b"tRNS", struct.pack(">H", gray)) for gray in transparent),
+    )
+    assert seen(data, *((x, 0) for x in range(len(colors)))) == [*map(tuple, colors)]
 
 
 @pytest.mark.parametrize(("mode", "transparent"), [("L", 50), ("RGB", RED), ("1", 0)])

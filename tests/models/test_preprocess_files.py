@@ -23,7 +23,7 @@ from models.preprocess import (
     read_picture,
     upright_size,
 )
-from tests.make import ran
+from tests.make import cases, ran
 from tests.models.pictures import (
     BLUE,
     FORMATS,
@@ -47,8 +47,6 @@ LEAKS = re.compile(r"0x[0-9a-fA-F]+|object at|BytesIO|\\x|\bb['\"]")  # how Pyth
 
 # ---- formats
 
-MP4 = b"\0\0\0\x18ftypisom\0\0\2\0isomiso2" + b"\0" * 64
-
 
 def drawn_as(file_format):
     return encode(Image.new("RGB", (8, 8), RED), file_format)
@@ -68,40 +66,12 @@ def test_every_brand_of_a_format_counts(brand, name):
 
 RAW = "a TIFF or camera raw file"
 SEQUENCE = "a HEIF sequence, as of bursts and Live Photos"
-SVG = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
-OTHERS = [
-    (drawn_as("TIFF"), RAW),
-    (b"MM\0*\0\0\0\x08", RAW),
-    (b"IIRO\x08\0\0\0", RAW),
-    (b"IIU\0\x18\0\0\0", RAW),
-    (b"FUJIFILMCCD-RAW 0201", RAW),
-    (b"\0\0\0\x18ftypcrx \0\0\0\1crx isom", RAW),
-    (b"\0\0\0\x18ftyphevs\0\0\0\0hevsiso8", SEQUENCE),
-    (MP4, "a video"),
-    (b"\0\0\0\x14ftypqt  \0\0\0\0qt  ", "a video"),
-    (b"\0\0\0\x08wide\0\0\0\0mdat", "a video"),
-    (b"\xff\x0a\x7f\x02", "a JPEG XL picture"),
-    (b"\0\0\0\x0cJXL \r\n\x87\n", "a JPEG XL picture"),
-    (drawn_as("JPEG2000"), "a JPEG 2000 picture"),
-    (b"\xff\x4f\xff\x51\0\x2f", "a JPEG 2000 picture"),
-    (drawn_as("BMP"), "a BMP picture"),
-    (drawn_as("GIF"), "a GIF picture"),
-    (b"8BPS\0\1", "a Photoshop file"),
-    (b"%PDF-1.7\n", "a PDF document"),
-    (SVG, "an SVG drawing"),
-    (b"\xef\xbb\xbf<?xml version='1.0'?>\n<!-- a leaf -->\n" + SVG, "an SVG drawing"),
-]
-UNKNOWN = [
-    (b"", "nothing"),
-    (b"vm\n", "text"),
-    (b"BMW is a car, not a picture", "text"),
-    (b"<!DOCTYPE html>\r\n\t<html>" + SVG, "text"),
-    (b"\0asm\x01\0\0\0\0", "bytes starting 00 61 73 6d 01 00 00 00"),
-    (b"\xff\xd8", "bytes starting ff d8"),
-    (b"RIFF\x24\0\0\0WAVEfmt ", "bytes starting 52 49 46 46 24 00 00 00"),
-    (drawn_as("ICO"), "bytes starting 00 00 01 00 01 00 08 08"),
-    (bytes(100), "bytes starting 00 00 00 00 00 00 00 00"),
-]
+DRAWN = {"TIFF": RAW, "JPEG2000": "a JPEG 2000 picture", "BMP": "a BMP picture", "GIF": "a GIF picture"}
+OTHERS, UNKNOWN = (
+    [(text.encode("latin-1"), got) for text, got in cases(__file__, name)] for name in ("other_files", "unknown_files")
+)
+OTHERS += [(drawn_as(file_format), got) for file_format, got in DRAWN.items()]
+UNKNOWN += [(drawn_as("ICO"), "bytes starting 00 00 01 00 01 00 08 08")]
 
 
 @pytest.mark.parametrize("function", [read_picture, upright_size, sniff_format])

@@ -234,20 +234,6 @@ def test_empty_search_returns_everything_by_name():
     assert found("", limit=2) == everything[:2]
 
 
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ("", None),
-        ("prim", NameMatch("prefix", "Primula veris")),
-        ("primula", NameMatch("genus", "Primula")),
-        ("isoetac", NameMatch("prefix", "Isoetaceae")),
-        ("rose", NameMatch("prefix", "Japanese rose")),
-        ("acer laciniatum", NameMatch("synonym", "Acer laciniatum")),
-        ("acer lac", NameMatch("prefix", "Acer laciniatum")),
-        ("STRASSE", NameMatch("common", "Straße")),
-        ("Acer laciniatum Borkh.", NameMatch("synonym", "Acer laciniatum")),
-        ("Rosa rugosa subsp. rugosa", NameMatch("below", "Rosa rugosa")),
-    ],
-)
+@from_table
 def test_search_says_why_a_taxon_was_found(text, match):
-    assert match in {each.match for each in GARDEN.search(text)}
+    assert match in {each.match and (each.match.kind, each.match.name) for each in GARDEN.search(text)}
