@@ -36,14 +36,17 @@ def test_the_pods_share_the_parts_and_only_an_interrupted_one_starts_again():
     job = read_yaml(ROOT / "deploy" / "kubernetes" / "identify.yaml")
     spec, (pod, container) = job["spec"], pod_of(job)
     assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
     for index in range(spec["completions"]):  # Kubernetes puts it in
         words = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["args"]]
-        assert tyro.cli(IdentifyFolder, args=words).share() == (index, spec["completions"])
+        folder = tyro.cli(IdentifyFolder, args=words)
+        assert folder.share() == (index, spec["completions"])
+        assert (folder.photographs, folder.out.startswith(mounts["names"])) == (mounts["photos"], True)
     assert failure_rules(job) == [
         ("Ignore", [Outcome.INTERRUPTED]),
         ("Ignore", ["DisruptionTarget"]),
         ("FailJob", [2, Outcome.TOO_MANY_FAILED]),
     ]
     assert pod["restartPolicy"] == "Never"
-    assert {volume["name"] for volume in pod["volumes"]} == {each["name"] for each in container["volumeMounts"]}
+    assert {volume["name"] for volume in pod["volumes"]} == mounts.keys()
     assert container["image"].endswith("botanify:folders")

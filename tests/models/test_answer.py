@@ -18,7 +18,7 @@ from models.calibration import (
 from models.ranking import MistakenTaxa, Promise, Promises, Thresholds
 from models.scoring import AnswerModel, picture_weights
 from tests.make import from_table
-from tests.models.tiny import common_only, conformal_table, species, taxonomy_of
+from tests.models.tiny import WOOD, common_only, conformal_table, species, taxonomy_of
 
 TAXONOMY = taxonomy_of(*(species(f"Genus{number // 2} s{number}", f"Family{number // 4}") for number in range(8)))
 NUM_TAXA, NUM_FEATURES = 8, 5
@@ -182,14 +182,8 @@ def test_a_choice_that_has_the_species_never_costs_its_name(seed, allowed_T, thr
 
 
 def about_wood(*probabilities, allowed):
-    """The verdict on one picture; oaks are Fagaceae as the beech is."""
-    wood = taxonomy_of(
-        species("Quercus robur", "Fagaceae"),
-        species("Quercus petraea", "Fagaceae"),
-        species("Fagus sylvatica", "Fagaceae"),
-        species("Acer campestre", "Sapindaceae"),
-    )
-    model = AnswerModel(wood, 1.0, Thresholds(0.8, 0.9, 0.95))
+    """The verdict on one picture."""
+    model = AnswerModel(WOOD, 1.0, Thresholds(0.8, 0.9, 0.95))
     pictures = np.log([probabilities]), np.ones((1, NUM_FEATURES))
     verdict = answer_about(pictures, model, allowed_T=np.isin(np.arange(4), allowed)).verdict
     return verdict.rank, verdict.name, round(verdict.score, 3), verdict.reason

@@ -34,18 +34,10 @@ def test_pictures_of_one_plant_count_as_one(plants, number):
     assert effective_number(np.array(plants)) == pytest.approx(number)
 
 
-def test_the_right_class_is_among_the_best_k():
-    scores = np.array([[0.1, 0.6, 0.3], [0.5, 0.4, 0.1], [0.2, 0.3, 0.5]])
-    labels = np.array([1, 1, 0])
-    assert top_k_hits(scores, labels, 1).tolist() == [True, False, False]
-    assert top_k_hits(scores, labels, 2).tolist() == [True, True, False]
-    assert top_k_hits(scores, labels, 3).tolist() == [True, True, True]
-
-
-def test_ties_count_against_the_right_class():
-    assert top_k_hits(np.array([[0.4, 0.4, 0.2]]), np.array([0]), 1).tolist() == [False]
-    assert top_k_hits(np.array([[0.4, 0.4, 0.2]]), np.array([0]), 2).tolist() == [True]
-    assert top_k_hits(np.full((1, 10), 0.1), np.array([3]), 5).tolist() == [False]
+@from_table
+def test_the_right_class_is_among_the_best_k_and_ties_count_against_it(scores, label, hits):
+    found = [top_k_hits(np.array([scores]), np.array([label]), k).tolist() for k in range(1, len(scores) + 1)]
+    assert found == [[hit] for hit in hits]
 
 
 @pytest.mark.parametrize("label", [0, 1])

@@ -136,25 +136,15 @@ def found(text, **options):
 
 def meaning(text):
     known = GARDEN.find(text)
-    return None if known is None else (known.match.kind, known.match.name, [NAMES[index] for index in known.taxa])
+    return [] if known is None else [known.match.kind, known.match.name, [NAMES[index] for index in known.taxa]]
 
 
 # ---- whole names
 
 
 @pytest.mark.parametrize(("text", "expected"), cases(__file__, "names_of_taxa"))
-def test_whole_name_means_all_its_taxa(text, expected):
-    assert [*meaning(text)] == expected
-
-
-@from_table
-def test_a_species_is_found_however_its_name_is_written(text):
-    assert meaning(text) == ("accepted", "Primula veris", ["Primula veris"])
-
-
-@from_table
-def test_a_name_is_never_understood_as_less_than_it_says(text):
-    assert meaning(text) is None
+def test_a_whole_name_means_all_its_taxa_and_never_less_than_it_says(text, expected):
+    assert meaning(text) == expected
 
 
 def test_an_initial_stands_for_the_genus_of_one_taxon_only():
@@ -162,22 +152,6 @@ def test_an_initial_stands_for_the_genus_of_one_taxon_only():
     names = TaxonNames(taxonomy_of(*map(species, plants)))
     assert names.find("H. alba") is names.find("S. sp.") is None
     assert names.find("H. nigra L.").match == NameMatch("accepted", "Hibiscus nigra")
-
-
-@from_table
-def test_part_of_a_name_means_nothing_unless_it_is_a_genus(text):
-    assert meaning(text) == (("genus", "Primula", ["Primula veris"]) if text == "Primula" else None)
-
-
-def test_genus_precedes_a_common_name():
-    assert meaning("Geranium") == ("genus", "Geranium", ["Geranium robertianum"])
-
-
-@pytest.mark.parametrize(
-    "text", ["Rosa × alba", "rosa x alba", "Rosa ×alba", "ROSA X ALBA", "rosa alba", "× Rosa alba"]
-)
-def test_hybrid_sign_does_not_matter(text):
-    assert meaning(text) == ("accepted", "Rosa × alba", ["Rosa × alba"])
 
 
 @given(st.sampled_from([name for taxon in GARDEN.taxonomy.taxa for name in (taxon.scientific_name, *taxon.synonyms)]))
@@ -213,19 +187,9 @@ def test_taxa_without_a_genus_are_found_by_their_name_alone():
 # ---- search
 
 
-@pytest.mark.parametrize("query", ["rug", "Rosa rug", "ROSA  RUGOSA ", "japanese", "kartoffel"])
-def test_search_finds_the_start_of_any_word(query):
-    assert found(query) == ["Rosa rugosa"]
-
-
-@pytest.mark.parametrize("query", ["ugosa", "osa", "rosa rugosa x y", "zzz"])
-def test_search_finds_nothing_inside_a_word(query):
-    assert found(query) == []
-
-
 @from_table
-def test_search_ignores_accents_and_case_and_includes_other_names(query, name):
-    assert found(query) == [name]
+def test_search_finds_the_start_of_any_word_of_any_name_without_accents_and_case(query, names):
+    assert found(query) == [*names]
 
 
 def test_empty_search_returns_everything_by_name():

@@ -47,6 +47,13 @@ TAXONOMY = taxonomy_of(
     ROSE, DAISY, CROCUS,
     outputs=[("a", "Rosa canina"), ("a", "Bellis perennis"), ("b", "Bellis perennis"), ("a", "Crocus")],
 )  # fmt: skip
+# Oaks are Fagaceae as the beech is.
+WOOD = taxonomy_of(
+    species("Quercus robur", "Fagaceae"),
+    species("Quercus petraea", "Fagaceae"),
+    species("Fagus sylvatica", "Fagaceae"),
+    species("Acer campestre", "Sapindaceae"),
+)
 WEIGHTS = np.array([[2, 0, 0, -1], [0, 1, 1, 0], [-1, 0, 0, 2]], dtype=np.float32)
 
 
