@@ -13,23 +13,10 @@ from models.taxonomy import Taxon, Taxonomy
 from serving.folder.photographs import Photograph
 from serving.folder.plants import Plant
 from serving.folder.truth import TrueNames, in_words, judge, names_by_rank, require_truths
+from tests.make import cases
 from tests.serving.tiny import TAXA, TAXONOMY
 
-CANINA = {"species": "Rosa canina", "genus": "Rosa", "family": "Rosaceae"}
-RUGOSA = CANINA | {"species": "Rosa rugosa"}
-CROCUS = {"genus": "Crocus", "family": "Iridaceae"}
-MEANINGS = {
-    "Rosa canina": CANINA, " rosa  CANINA": CANINA, "dog rose": CANINA, "rosa-canina": CANINA, "Rosa ferox": RUGOSA,
-    "Rosa": {"genus": "Rosa", "family": "Rosaceae"}, "Bellis": {"genus": "Bellis", "family": "Asteraceae"},
-    "Rosaceae": {"family": "Rosaceae"}, "Crocus": CROCUS, "crocus": CROCUS,
-    "Crocus sp": CROCUS, "Crocus spp.": CROCUS, "rosa SP. 2": {"genus": "Rosa", "family": "Rosaceae"},
-    "Crocus_spp": CROCUS, "Dog rose (Rosa canina)": CANINA, "Some crocus (Crocus spp.)": CROCUS,
-    "2. Rosa canina": CANINA, "001_rosa_canina": CANINA, "Rosa canina L.": CANINA, "Rosa canina subsp. canina": CANINA,
-    "R. canina": CANINA, "Bellis sect. Bellis": {"genus": "Bellis", "family": "Asteraceae"},
-    "Rosaceae sp.": {"family": "Rosaceae"},
-    "Celtis sp": {}, "Dog rose (Rosa indica)": {}, "Crocus vernus": CROCUS | {"species": "Crocus vernus"},
-    "Helianthus annuus": {}, "plant 7": {},
-}  # fmt: skip
+MEANINGS = cases(__file__, "true_names")
 
 
 def row(truth, best="Rosa canina", score=0.5, verdict=("species", "Rosa canina"), status="ok"):
