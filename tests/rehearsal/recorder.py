@@ -55,10 +55,8 @@ class Recorder(TorchDispatchMode):
         given = operator(*args, **kwargs)
         results = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
         devices = {tensor.device.type for tensor in [*taken, *results] if tensor.dim() > 0}
-        if name in {"_to_copy", "copy_"} and len(devices) > 1:
-            self._note_copy(
-                taken[-1] if name == "copy_" else taken[0], kwargs.get("non_blocking", args[2:3] == (True,))
-            )
+        if name in {"_to_copy", "copy_"} and taken[-1].device != results[0].device:
+            self._note_copy(taken[-1], kwargs.get("non_blocking", args[2:3] == (True,)))
         if "cuda" in devices and not operator.is_view and name != "detach":
             self._note_kernel(name, taken, results)
         return given

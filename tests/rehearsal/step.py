@@ -10,10 +10,12 @@ import gc
 import json
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from models.network import PlantNetwork  # noqa: E402
@@ -77,6 +79,8 @@ def _plant(defect, engine):
     loss, normalized = engine.loss, engine.normalized
     if defect == "waits":
         engine.loss = lambda *tensors: loss(*tensors) + 0.0 * float(tensors[0].sum().item())
+    elif defect == "waits: a copy to the host":
+        engine._losses = Mock(append=Tensor.cpu)
     elif defect == "not in float16":
         engine.precision = lambda: torch.autocast("cuda", enabled=False)
     elif defect == "layout NCHW":
