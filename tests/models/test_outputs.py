@@ -12,6 +12,7 @@ from models.metrics import top_k_hits
 from models.outputs import NO_NAME, ComputedRows, Outputs, chunks
 from models.ranking import output_probabilities, taxon_probabilities
 from models.scoring import AnswerModel
+from tests.make import cases
 from tests.models.tiny import genus_only, species, taxonomy_of
 
 
@@ -37,20 +38,10 @@ def rank_scores(probabilities, labels, taxonomy):
     )
 
 
-@pytest.mark.parametrize(
-    ("probabilities", "label", "species", "genus", "family"),
-    [
-        ([0.4, 0.3, 0.2, 0.1], 1, (0.4, False), (0.7, True), (0.9, True)),
-        ([0.1, 0.1, 0.7, 0.1], 2, (NO_NAME, True), (0.7, True), (0.9, True)),
-        ([0.1, 0.1, 0.1, 0.7], 3, (0.7, True), (0.7, True), (0.3, False)),
-    ],
-    ids=["a genus sums its species", "a taxon of rank genus is no species", "an unknown family is never right"],
-)
-def test_each_rank_has_a_score_and_may_be_right_where_another_is_wrong(probabilities, label, species, genus, family):
+@pytest.mark.parametrize(("probabilities", "label", "scores"), cases(__file__, "rank_scores"))
+def test_each_rank_has_a_score_and_may_be_right_where_another_is_wrong(probabilities, label, scores):
     found = rank_scores(np.array([probabilities]), np.array([label]), TAXONOMY)
-    assert [(round(float(each.score_N[0]), 6), bool(each.right_N[0])) for each in found.values()] == [
-        species, genus, family,
-    ]  # fmt: skip
+    assert [[round(float(each.score_N[0]), 6), bool(each.right_N[0])] for each in found.values()] == scores
 
 
 def test_taxa_without_a_genus_share_none_and_are_never_right():

@@ -5,51 +5,12 @@ import zipfile
 import pytest
 
 from models.skipped import not_skipped, walk
+from tests.make import cases
 from training.dataset.archive import archives_of
 from training.dataset.sources.image_folder import read_image_folder
 from training.loading.negatives import list_negatives
 
-SHOWN = [
-    "Bellis/7.jpg",
-    "Rosa/1.jpg",
-    "Rosa/deep/2.jpg",
-    "Rosa/originals/3.jpg",
-    "Rosa/Mac.photoslibrary/originals/4.jpg",
-    "Rosa/old.aplibrary/Masters/2020/5.jpg",
-    "Rosa/recycle/6.jpg",
-]
-SKIPPED = [
-    "Rosa/@eaDir/1.jpg/SYNOPHOTO_THUMB_XL.jpg",
-    "#recycle/1.jpg",
-    "#snapshot/1.jpg",
-    "~snapshot/1.jpg",
-    "@tmp/1.jpg",
-    "RECYCLER/1.jpg",
-    "Network Trash Folder/1.jpg",
-    "Temporary Items/1.jpg",
-    "Rosa/@Recycle/1.jpg",
-    "@Recently-Snapshot/1.jpg",
-    ".@__thumb/1.jpg",
-    "Rosa/@__thumb/1.jpg",
-    "RECYCLED/1.jpg",
-    "Rosa/.thumbnails/1.jpg",
-    "$RECYCLE.BIN/1.jpg",
-    "$Recycle.Bin/1.jpg",
-    "System Volume Information/1.jpg",
-    "__MACOSX/Rosa/1.jpg",
-    "Rosa/._1.jpg",
-    "lost+found/1.jpg",
-    "LOST.DIR/1.jpg",
-    "trashbox/1.jpg",
-    "Rosa/Catalog Previews.lrdata/1.jpg",
-    "Rosa/Mac.photoslibrary/resources/derivatives/1.jpg",
-    "Rosa/Mac.photoslibrary/1.jpg",
-    "Rosa/Mac.photolibrary/1.jpg",
-    "Rosa/Mac.migratedphotolibrary/1.jpg",
-    "Rosa/silent/.nomedia",
-    "Rosa/silent/1.jpg",
-    "Rosa/silent/deep/1.jpg",
-]
+SHOWN, SKIPPED = (cases(__file__, name) for name in ("shown", "skipped"))
 
 
 @pytest.fixture
