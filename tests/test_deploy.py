@@ -10,7 +10,7 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
-from tests.deploy.service_files import failure_rules, pod_of
+from tests.deploy.service_files import directives_of, failure_rules, pod_of
 from tests.make import ROOT, fake_command, ran, with_commands
 from tests.training.small import events
 from tests.waiting import wait_until
@@ -113,10 +113,10 @@ def test_slurm_job_requeues_itself_only_for_a_restart(code, tmp_path):
 
 
 def test_slurm_signals_early_enough_before_the_time_limit():
-    script = (DEPLOY / "slurm" / "train.sbatch").read_text()
-    assert int(re.search(r"^#SBATCH --signal=TERM@(\d+)$", script, re.MULTILINE).group(1)) > shutdown_timeout_s()
-    assert re.search(r"^#SBATCH --requeue$", script, re.MULTILINE)
-    assert re.search(r"^#SBATCH --ntasks-per-node=1$", script, re.MULTILINE)  # torchrun starts the ranks
+    directives = directives_of(DEPLOY / "slurm" / "train.sbatch")
+    assert {"--requeue", "--ntasks-per-node=1"} < directives  # torchrun starts the ranks
+    (signal_s,) = (int(each.removeprefix("--signal=TERM@")) for each in directives if each.startswith("--signal"))
+    assert signal_s > shutdown_timeout_s()
 
 
 def test_kubernetes_job_restarts_and_its_pods_connect(tmp_path):

@@ -19,6 +19,11 @@ def pod_of(document):
     return pod, container
 
 
+def directives_of(job):
+    """What a job of Slurm asks for."""
+    return {line.removeprefix("#SBATCH ") for line in job.read_text().splitlines() if line.startswith("#SBATCH ")}
+
+
 def failure_rules(job):
     """What a Job does after which exit codes of its container, or conditions of its pod."""
     _, container = pod_of(job)

@@ -5,7 +5,7 @@ import tyro
 
 from serving.folder import Outcome
 from serving.folder.command import IdentifyFolder
-from tests.deploy.service_files import failure_rules, pod_of, read_yaml
+from tests.deploy.service_files import directives_of, failure_rules, pod_of, read_yaml
 from tests.make import ROOT, fake_command, ran, with_commands
 
 
@@ -17,9 +17,7 @@ def test_a_job_of_the_array_has_its_share_and_requeues_itself_if_interrupted(cod
     variables = {"SLURM_SUBMIT_DIR": str(ROOT)} | {f"SLURM_ARRAY_{name}": value for name, value in array.items()}
     command = ["bash", ROOT / "deploy" / "slurm" / "identify.sbatch"]
     environment = with_commands(tmp_path, **variables)
-    directives = command[1].read_text().split("#SBATCH ")
-    assert {"--requeue\n", "--ntasks=1\n"} < {*directives}
-    assert directives[-1].startswith("--signal=TERM@60\n")  # to the program, not to the shell: no B:
+    assert {"--requeue", "--ntasks=1", "--signal=TERM@60"} < directives_of(command[1])  # to the program: no B:
     assert ran(*command, env=environment).returncode == 64  # no photographs, no folder for the results
     flags = ("/shared/photos", "--out", "/shared/names", "--k", "3")
     assert ran(*command, *flags, env=environment, timeout=300).returncode == code
