@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -286,37 +287,35 @@ def test_macro_coverage_holds_with_few_plants_of_each_taxon(num_plants, spread):
 
 
 @pytest.fixture(scope="module")
-def long_tail():
+def figures():
+    """The figures of the candidate sets of fresh plants, each measured once."""
     tail = LongTail()
-    return tail.share_T, tail.draw(4000, seed=1), tail.draw(4000, seed=2)
+    calibration, fresh = (tail.draw(4000, seed) for seed in (1, 2))
 
+    @cache
+    def measured(kind, coverage, *, has_prior=True):
+        prior_T = tail.share_T if has_prior else np.full(NUM_TAXA, 1 / NUM_TAXA)
+        return set_figures(conformal_table(*calibration, prior_T), *fresh, kind, coverage)
 
-@pytest.fixture(scope="module")
-def table(long_tail):
-    prior_T, calibration, _ = long_tail
-    return conformal_table(*calibration, prior_T)
+    return measured
 
 
 @pytest.mark.parametrize(
     "coverage", [pytest.param(0.80, marks=pytest.mark.slow), 0.90, pytest.param(0.95, marks=pytest.mark.slow)]
 )
-def test_coverage_is_within_a_point_or_its_sampling_error(long_tail, table, coverage):
-    _, _, fresh = long_tail
-    marginal, _, _ = set_figures(table, *fresh, "marginal", coverage)
+def test_coverage_is_within_a_point_or_its_sampling_error(figures, coverage):
+    marginal, _, _ = figures("marginal", coverage)
     deviation = np.sqrt(2 * coverage * (1 - coverage) / 4000)  # both splits are samples
     assert abs(marginal - coverage) <= max(0.01, 3 * deviation)
 
 
-def test_macro_coverage_holds_for_the_mean_taxon(long_tail, table):
-    _, _, fresh = long_tail
-    _, macro, _ = set_figures(table, *fresh, "macro", 0.9)
+def test_macro_coverage_holds_for_the_mean_taxon(figures):
+    _, macro, _ = figures("macro", 0.9)
     assert macro == pytest.approx(0.9, abs=0.03)
 
 
-def test_the_prior_covers_rare_taxa_at_hardly_larger_sets(long_tail, table):
-    _, calibration, fresh = long_tail
-    uniform_T = np.full(NUM_TAXA, 1 / NUM_TAXA)
-    _, plain, plain_size = set_figures(conformal_table(*calibration, uniform_T), *fresh, "marginal", 0.9)
-    _, macro, size = set_figures(table, *fresh, "marginal", 0.9)
+def test_the_prior_covers_rare_taxa_at_hardly_larger_sets(figures):
+    _, plain, plain_size = figures("marginal", 0.9, has_prior=False)
+    _, macro, size = figures("marginal", 0.9)
     assert macro >= plain + 0.10
     assert size <= 1.7 * plain_size
