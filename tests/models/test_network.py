@@ -1,4 +1,4 @@
-"""EfficientNet-B4 with its own classifier, and the pooled features before it."""
+"""A network of timm with its own classifier, and the pooled features before it."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from models.errors import RecipeError
 from models.network import PlantNetwork
 
-BUILD = "efficientnet_b4"
+B4, TINY = "efficientnet_b4", "test_efficientnet"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,7 +23,7 @@ def one_thread():
 @pytest.fixture(scope="module")
 def network():
     torch.manual_seed(1)
-    return PlantNetwork(BUILD, 17, dropout=0.4, drop_path=0.2).eval()
+    return PlantNetwork(TINY, 17, dropout=0.4, drop_path=0.2).eval()
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def pixels():
 
 def test_reference_network_has_the_published_number_of_parameters():
     with torch.device("meta"):
-        network = PlantNetwork(BUILD, 5337)
-    assert network.num_parameters() == 27_117_857
+        network = PlantNetwork(B4, 5337)
+    assert (network.num_features, network.num_parameters()) == (1792, 27_117_857)
     assert sum(parameter.numel() for parameter in network.head_parameters()) == 9_569_241
     assert sum(parameter.numel() for parameter in network.backbone_parameters()) == 17_548_616
 
@@ -53,7 +53,7 @@ def test_logits_and_features_agree_with_a_plain_call(network, pixels):
         torch.testing.assert_close(logits, network(pixels))
         torch.testing.assert_close(logits, network.head(features))
     assert logits.shape == (2, 17)
-    assert features.shape == (2, 1792) == (2, network.num_features)
+    assert features.shape == (2, network.num_features)
     assert not torch.allclose(features[0], features[1])
 
 
@@ -68,7 +68,7 @@ def test_every_parameter_is_in_the_head_or_the_backbone(network):
 
 def test_the_first_loss_is_that_of_guessing():
     torch.manual_seed(3)
-    network = PlantNetwork(BUILD, 17).train()
+    network = PlantNetwork(B4, 17).train()
     with torch.no_grad():
         logits = network(torch.randn(8, 3, 64, 64))
     surprise = torch.nn.functional.cross_entropy(logits, torch.arange(8))
@@ -76,7 +76,7 @@ def test_the_first_loss_is_that_of_guessing():
 
 
 def test_dropout_acts_before_the_classifier_and_only_in_training(pixels):
-    network = PlantNetwork(BUILD, 5, dropout=0.9).eval()
+    network = PlantNetwork(TINY, 5, dropout=0.9).eval()
     with torch.no_grad():
         torch.testing.assert_close(network(pixels), network(pixels))
         network.timm_model.eval()
