@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.serving.tiny import TAXA
-from tests.serving.web.examples import HARM, HARMFUL, SPECIES, STATES, UNKNOWN_PLANT, picture
+from tests.serving.web.examples import HARMFUL, SPECIES, STATES
 from tests.serving.web.tab import PHOTOGRAPHS, VIEWS
 
 
@@ -43,7 +43,7 @@ def test_harm_stands_above_the_name_and_nothing_around_it_is_green(open_tab, vie
 
 def test_a_plant_that_the_card_warns_of_is_among_its_guesses(open_tab):
     tab = open_tab()
-    tab.show(UNKNOWN_PLANT | {"harmful": [HARM]})
+    tab.show(STATES["unknown_plant"] | {"harmful": HARMFUL["harmful"]})
     assert tab.page.locator(".guesses li").all_inner_texts()[-1].split()[:4] == [
         "Poison",
         "ivy",
@@ -90,7 +90,7 @@ def test_choice_of_plants_is_made_by_keyboard_and_sent(open_tab):
 @pytest.mark.parametrize("state", STATES)
 def test_verdict_stands_in_the_first_screen_of_a_phone(open_tab, state, num_pictures):
     tab = open_tab("phone")
-    tab.show({**STATES[state], "images": [picture(index, 0.2, 0.9) for index in range(num_pictures)]})
+    tab.show({**STATES[state], "images": SPECIES["images"] * num_pictures})
     shown = [tab.page.query_selector(f".verdict__{part}") for part in ("name", "trust")]
     bottoms = [part.bounding_box()["y"] + part.bounding_box()["height"] for part in shown if part]
     assert tab.page.evaluate("window.scrollY") == 0

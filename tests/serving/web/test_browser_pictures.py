@@ -9,7 +9,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from tests.serving.tiny import BLUE, RED, encode, jpeg
-from tests.serving.web.examples import GENUS, LOOK_ALIKES, SPECIES
+from tests.serving.web.examples import GENUS, SPECIES, STATES
 from tests.serving.web.tab import PHOTOGRAPHS, file
 
 DOG_ROSE = file("rose.jpg", jpeg(RED))
@@ -153,9 +153,10 @@ def test_a_species_stands_beside_what_it_is_often_taken_for_with_a_picture_of_ea
     tab = open_tab("narrow")
     page = tab.page
     offer_a_rose(page)
-    best, daisy, cowslip, *others = LOOK_ALIKES["predictions"]
+    alikes = STATES["look_alikes"]
+    best, daisy, cowslip, *others = alikes["predictions"]
     best, daisy = (each | {"num_images": 2} for each in (best, daisy))
-    tab.show(LOOK_ALIKES | {"predictions": [best, daisy, cowslip, *others], "look_alikes": [daisy, cowslip]})
+    tab.show(alikes | {"predictions": [best, daisy, cowslip, *others], "look_alikes": [daisy, cowslip]})
     assert page.inner_text(".alikes h3") == "Often taken for"
     page.wait_for_selector(".alikes li:nth-child(2) figure")
     assert page.eval_on_selector_all(".alikes img", "images => images.map((image) => image.alt)") == [

@@ -1,4 +1,4 @@
-"""The page for many photographs: its rows as data, in Node.js, and the page in a browser."""
+"""The page for many photographs: in Node.js and in a browser."""
 
 import csv
 import io
@@ -7,50 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.serving.tiny import GREEN, RED, SIDE_PX, WHITE, jpeg
-from tests.serving.web.examples import NOT_A_PLANT, SPECIES, UNCERTAIN
+from tests.serving.web.examples import SPECIES, STATES
 from tests.serving.web.tab import ADDRESS, PHOTOGRAPHS, VIEWS, file
 
-ROWS = [
-    {"photograph": "dog.jpg", "answer": NOT_A_PLANT},
-    {"photograph": "rose.jpg", "answer": SPECIES, "corrected": "Rosa canina"},
-    {"photograph": "daisy.jpg", "answer": UNCERTAIN},
-    {"photograph": "broken.jpg", "error": "The picture cannot be decoded."},
-]
-
 MANY = "/web/many.html"
-
-
-def test_a_row_has_the_verdict_and_the_best_candidate_but_no_plant_for_a_thing(page):
-    dog, rose, daisy, broken = (page("table.js", "columnsOf", row) for row in ROWS)
-    assert (rose["verdict_name"], rose["verdict_score"], rose["best_name"]) == (
-        "Helianthus annuus",
-        0.98,
-        "Helianthus annuus",
-    )
-    assert (rose["common_name"], rose["corrected_name"]) == ("common sunflower", "Rosa canina")
-    assert (daisy["verdict_rank"], daisy["verdict_name"], daisy["best_score"]) == ("uncertain", "", 0.31)
-    assert (dog["verdict_rank"], dog["best_name"], dog["common_name"], dog["best_score"]) == (
-        "not_a_plant",
-        "",
-        "",
-        None,
-    )
-    assert (broken["error"], broken["best_score"]) == ("The picture cannot be decoded.", None)
-
-
-def test_the_least_certain_come_first_failures_before_them_and_things_last(page):
-    found = page("table.js", "byUncertainty", ROWS)
-    assert [row["photograph"] for row in found] == ["broken.jpg", "daisy.jpg", "rose.jpg", "dog.jpg"]
-
-
-def test_the_csv_is_read_back_and_no_cell_is_a_formula(page):
-    rows = [ROWS[1] | {"photograph": '=HYPERLINK("x"), 1.jpg'}, *ROWS[2:]]
-    text = page("table.js", "csvOf", rows)
-    assert text.startswith("\ufeff")
-    read = list(csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline="")))
-    assert [row["photograph"] for row in read] == ['\'=HYPERLINK("x"), 1.jpg', "daisy.jpg", "broken.jpg"]
-    assert [row["best_score"] for row in read] == ["0.98", "0.31", ""]
-    assert read[2]["error"] == "The picture cannot be decoded."
 
 
 MANY_ANSWERS = """
@@ -75,7 +35,7 @@ return rows.children.map((row) => row.querySelector(".many__words").textContent)
 
 
 def test_each_answer_stands_in_the_row_of_its_photograph_in_whatever_order_they_come(fresh_page):
-    first, second = fresh_page.evaluate(MANY_ANSWERS, {"1.jpg": SPECIES, "2.jpg": UNCERTAIN})
+    first, second = fresh_page.evaluate(MANY_ANSWERS, {"1.jpg": SPECIES, "2.jpg": STATES["uncertain"]})
     assert first == "Common sunflowerHelianthus annuusYour plant · 1.jpg"
     assert second == "Not sureperhaps Common sunflowerNo clear answer · 2.jpg"
 

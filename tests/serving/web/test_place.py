@@ -18,10 +18,6 @@ FormData.prototype.append = function (name, value, ...more) {
 """
 
 
-def test_a_place_is_sent_in_tenths_of_a_degree(page):
-    assert [page("place.js", "coarse", degrees) for degrees in (48.13743, -33.86882)] == [48.1, -33.9]
-
-
 @pytest.mark.parametrize("view", ["wide", "phone"])
 def test_the_place_of_the_device_is_sent_coarsely_once_and_forgotten(new_page, tmp_path, view):
     bundle = seal_tiny_bundle(tmp_path / "tiny", tmp_path, place=(PRIOR, RULE)).folder

@@ -6,13 +6,14 @@ import pytest
 from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
 
+from tests.make import from_table
 from tests.serving.tiny import GREEN, RED, encode, jpeg
-from tests.serving.web.examples import GENUS, NOT_A_PLANT, SPECIES, UNCERTAIN, answer, picture, prediction
+from tests.serving.web.examples import GENUS, SPECIES, STATES, like
 from tests.serving.web.tab import ADDRESS, PHOTOGRAPHS, file
 
 PLANTS = f"{ADDRESS}/web/plants.html"
-MUNICH = {2: (48.0, 7.0, 30.0), 1: "N", 4: (11.0, 34.0, 0.0), 3: "E"}
-SYDNEY = {2: (33.0, 52.0, 0.0), 1: "S", 4: (151.0, 12.0, 0.0), 3: "E"}
+MUNICH = {"1": "N", "2": ["48/1", "7/1", "30/1"], "3": "E", "4": ["11/1", "34/1", "0/1"]}
+SYDNEY = {"1": "S", "2": ["33/1", "52/1", "0/1"], "3": "E", "4": ["151/1", "12/1", "0/1"]}
 
 
 def plant(whole, date="2026-05-03T10:00:00.000Z", **changes):
@@ -24,9 +25,16 @@ def export_of(*plants):
     return json.dumps({"format": "botanify-plants", "version": 1, "plants": plants})
 
 
+def tags(written):
+    """GPS tags of EXIF data, by default those of Munich; a table writes a number as "5332358/100000"."""
+    place = MUNICH | written
+    rationals = {tag: tuple(IFDRational(*map(int, each.split("/"))) for each in place[tag]) for tag in "24"}
+    return {int(tag): each for tag, each in (place | rationals).items()}
+
+
 def photograph_at(name, place, color=RED, size=(400, 300)):
     exif = Image.Exif()
-    exif[0x8825] = place
+    exif[0x8825] = tags(place)
     return file(name, jpeg(color, size, exif=exif))
 
 
@@ -43,143 +51,14 @@ def correct(page):
 # ---- as data
 
 
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [
-        ("", True), ("sunflower", True), ("HELIANTHUS ann", True), ("asteraceae", True), ("May 3", True),
-        ("2026-05", True), ("behind", True), ("schön", True), ("schon", True), ("daisy", False),
-        ("sunflower daisy", False),
-    ],
-)  # fmt: skip
-def test_a_plant_is_found_by_its_names_note_and_day(page, query, found):
-    assert page("garden.js", "isFound", plant(SPECIES, note="Behind the shed, schön"), query) == found
-
-
-def test_a_plant_is_found_by_what_a_person_said_it_is(page):
-    assert page("garden.js", "isFound", plant(UNCERTAIN, correction="Primula veris"), "primula")
-    assert not page("garden.js", "isFound", plant(UNCERTAIN), "primula")
-
-
-def test_plants_near_each_other_share_a_dot_and_those_without_a_place_have_none(page):
-    def at(latitude, longitude):
-        return plant(SPECIES, where={"latitude": latitude, "longitude": longitude})
-
-    groups = page("garden.js", "groupsOf", [at(48.1, 11.6), plant(SPECIES), at(48.9, 11.1), at(-33.9, 151.2)])
-    assert [len(group["plants"]) for group in groups] == [2, 1]
-    assert groups[1]["place"] == {"latitude": -33.9, "longitude": 151.2}
-    assert page("garden.js", "groupsOf", [plant(SPECIES)]) == []
-
-
-@pytest.mark.parametrize(
-    "places", [[(48.1, 11.6)], [(89, -180)], [(-90, 180)], [(48.1, 11.6), (-33.9, 151.2)], [(90, 0), (-90, 0)]]
-)
-def test_the_map_shows_every_place_within_the_world(page, places):
-    named = [{"latitude": latitude, "longitude": longitude} for latitude, longitude in places]
-    part = page("map.js", "extentOf", named)
-    assert part["width"] == 2 * part["height"]
-    assert 0 <= part["left"] <= 360 - part["width"]
-    assert 0 <= part["top"] <= 180 - part["height"]
-    for latitude, longitude in places:
-        assert 0 <= longitude + 180 - part["left"] <= part["width"]
-        assert 0 <= 90 - latitude - part["top"] <= part["height"]
-
-
-NIKON = {1: "N", 2: (IFDRational(48), IFDRational(5332358, 100000), IFDRational(0, 0)),
-         3: "E", 4: (IFDRational(21), IFDRational(259507, 100000), IFDRational(0, 0))}  # fmt: skip
-NOWHERE = {1: "N", 2: (IFDRational(0, 0),) * 3, 3: "E", 4: (IFDRational(0, 0),) * 3}
-
-
 @pytest.mark.parametrize("endian", ["<", ">"])
-@pytest.mark.parametrize(
-    ("place", "degrees"),
-    [
-        (MUNICH, (48.125, 11.566667)),
-        (SYDNEY, (-33.866667, 151.2)),
-        ({1: "S", 2: (22.0, 54.0, 36.0), 3: "W", 4: (43.0, 10.0, 12.0)}, (-22.91, -43.17)),
-        (NIKON, (48.888726, 21.043251)),  # seconds of 0/0: minutes with decimals
-        (NOWHERE, None),
-        (MUNICH | {2: (IFDRational(48), IFDRational(0, 0), IFDRational(30))}, None),
-        (MUNICH | {2: (IFDRational(48), IFDRational(7), IFDRational(30, 0))}, None),
-        ({1: "N", 2: (0.0, 0.0, 0.0), 3: "E", 4: (0.0, 0.0, 0.0)}, None),
-        (MUNICH | {9: "A"}, (48.125, 11.566667)),
-        (MUNICH | {9: "V"}, None),  # the receiver measured nothing
-        (MUNICH | {9: "v"}, None),
-        (MUNICH | {1: "s", 3: "West"}, (-48.125, -11.566667)),
-        (MUNICH | {1: ""}, None),
-        (MUNICH | {1: "E", 3: "N"}, None),
-        (MUNICH | {2: (48.0, 7.5), 4: (11.0, 34.0)}, (48.125, 11.566667)),
-        (MUNICH | {2: (48.125,)}, None),
-    ],
-)
+@from_table
 def test_the_place_of_a_photograph_is_read_from_its_exif_data(page, place, degrees, endian):
     exif = Image.Exif()
     exif.endian = endian
-    exif[0x8825] = place
+    exif[0x8825] = tags(place)
     found = page("exif.js", "placeOf", jpeg(exif=exif))
     assert (found and tuple(found.values())) == (degrees and pytest.approx(degrees, abs=1e-6))
-
-
-def test_an_export_gives_back_what_a_person_said_and_where_the_plant_grows(page):
-    said = {
-        "correction": "Bellis perennis",
-        "note": "Behind the shed",
-        "where": {"latitude": -33.9, "longitude": 151.2},
-    }
-    assert page("exchange.js", "plantsIn", export_of(plant(SPECIES, **said))) == [plant(SPECIES, **said)]
-
-
-@pytest.mark.parametrize(
-    "where", [{}, "x", [1, 2], 0, 7, {"latitude": 1e308, "longitude": 1}, {"latitude": 91, "longitude": 1},
-              {"latitude": 48, "longitude": 720}, {"latitude": "48", "longitude": "11"}],
-)  # fmt: skip
-def test_a_place_that_is_none_is_left_out(page, where):
-    (found,) = page("exchange.js", "plantsIn", export_of(plant(SPECIES, where=where)))
-    assert found["where"] is None
-    kept = plant(SPECIES, where=where)  # by a version that took it
-    assert page("garden.js", "groupsOf", [kept, plant(SPECIES, where={"latitude": 48, "longitude": 11})])[0][
-        "place"
-    ] == {
-        "latitude": 48,
-        "longitude": 11,
-    }
-
-
-def test_what_a_person_said_is_text_that_the_page_has_room_for(page):
-    long, other = (
-        page("exchange.js", "plantsIn", export_of(plant(SPECIES, note=note, correction=note)))[0]
-        for note in ("x" * 1_000_000, {"a": 1})
-    )
-    assert (len(long["note"]), len(long["correction"])) == (500, 500)
-    assert (other["note"], other["correction"]) == ("", None)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"format": "other"}', '{"format": "botanify-plants", "version": 2, "plants": []}']
-)
-def test_another_file_is_no_export(page, text):
-    assert page("exchange.js", "plantsIn", text) is None
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"answer": {}},
-        {"answer": answer(score=1e999)},
-        {"answer": answer(score=-0.1)},
-        {"answer": answer(score=None)},
-        {"answer": answer(name={})},
-        {"answer": answer(warnings=["x" * 1_000_000])},
-        {"date": "yesterday"},
-        {"date": None},
-        {"id": ""},
-        {"id": 7},
-        {"id": "x" * 129},
-        {"pictures": ["https://x.test/1.jpg"]},
-        {"pictures": ["data:image/jpeg;base64,AA=="] * 6},
-    ],
-)
-def test_an_export_with_a_broken_plant_is_refused_as_a_whole(page, changes):
-    assert page("exchange.js", "plantsIn", export_of(plant(SPECIES), plant(SPECIES, **changes))) is None
 
 
 # ---- what is kept, with a database of its own
@@ -244,8 +123,8 @@ def test_an_answer_is_kept_unless_it_shows_no_plant_or_the_reader_wants_none_kep
       choose(true);
       return [...sizes, await answered(another)];
     """
-    nothing = NOT_A_PLANT | {"request_id": "request-2"}
-    another = answer(request_id="request-3")
+    nothing = STATES["not_a_plant"] | {"request_id": "request-2"}
+    another = like("species", request_id="request-3")
     assert fresh_page.evaluate(DATABASE + ANSWERED + steps, SPECIES, nothing, another) == [1, 1, 1, 2]
 
 
@@ -259,7 +138,7 @@ def test_more_pictures_of_a_plant_replace_its_answer_and_keep_what_a_person_said
       await answered(other, "3.jpg");
       return [...plants.values()].map(({ id, note, correction }) => [id, note, correction]);
     """
-    others = [answer(request_id=f"request-{number}") for number in (2, 3)]
+    others = [like("species", request_id=f"request-{number}") for number in (2, 3)]
     kept = fresh_page.evaluate(DATABASE + ANSWERED + steps, SPECIES, *others)
     assert kept == [["request-2", "Mine", "Bellis perennis"], ["request-3", "", None]]
 
@@ -275,7 +154,9 @@ def test_an_answer_is_kept_found_and_opened_again(open_tab, view):
     tab.choose(photograph_at("1.jpg", MUNICH))
     tab.see("Kept in My plants, on this device only")
     tab.assert_accessible()
-    tab.answer = answer("genus", "Bellis", request_id="request-2", predictions=[prediction(2, 0.4)])
+    tab.answer = like(
+        "genus", request_id="request-2", verdict={"name": "Bellis"}, predictions=GENUS["predictions"][1:2]
+    )
     page.reload()
     tab.choose(photograph_at("2.jpg", SYDNEY, GREEN, (3000, 1500)))
     page.get_by_text("Kept in My plants").click()
@@ -305,7 +186,7 @@ def test_an_answer_is_kept_found_and_opened_again(open_tab, view):
 def test_an_export_brings_everything_back_after_all_was_forgotten(open_tab, tmp_path):
     tab = open_tab()
     page = tab.page
-    tab.answer = {**GENUS, "images": [picture(0, 0.5), picture(1, 0.5)]}
+    tab.answer = GENUS | {"images": SPECIES["images"] * 2}
     tab.choose(photograph_at("1.jpg", MUNICH), PHOTOGRAPHS[1])
     tab.see("Kept in My plants")
     correct(page)
@@ -350,7 +231,7 @@ def test_a_full_device_is_one_clear_sentence_and_loses_nothing(open_tab):
     devtools.send("Storage.overrideQuotaForOrigin", {"origin": ADDRESS, "quotaSize": 200_000})
     tab.show(SPECIES)
     tab.see("Kept in My plants")
-    tab.answer = answer(images=[picture(0, 0.5), picture(1, 0.5)], request_id="request-2")
+    tab.answer = like("species", request_id="request-2", images=SPECIES["images"] * 2)
     tab.choose(file("2.jpg", encode(Image.effect_noise((1024, 1024), 120), quality=95)))
     tab.see("There is no room left on this device, so nothing was changed")
     page.goto(PLANTS)

@@ -1,0 +1,105 @@
+"""What the page decides and says without a document: each call of decisions.json with what it gives."""
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.api.model_card import CalibrationFacts, ModelCard, UploadLimits
+from serving.schemas import Identification
+from tests.serving.web.examples import HARMFUL, MODEL, SPECIES, STATES, filled, like
+
+STORED = json.loads(Path(__file__).with_name("decisions.json").read_text(encoding="utf-8"))
+# What stands in the card of an answer: the file, the function, and whether it asks for the model too.
+CARD = [
+    *(("sentences.js", name, False) for name in ("stateOf", "harmSentences", "verdictHeading", "trustSentence")),
+    *(("sentences.js", name, name == "verdictSentence") for name in ("choiceSentence", "verdictSentence")),
+    *(("sure.js", name, name == "trustFigures") for name in ("candidateWords", "discardedSentence", "trustFigures")),
+    ("advice.js", "adviceFor", True),
+]
+
+
+@pytest.mark.parametrize("row", STORED["decisions"], ids=lambda row: row["fact"])
+def test_a_decision_is_the_stored_one(page, row):
+    file, name, *args = row["call"]
+    assert page(file, name, *filled(args)) == filled(row["gives"])
+
+
+def card_of(page, whole, model):
+    told = {name: page(file, name, whole, *[model] * has_model) for file, name, has_model in CARD}
+    for name in ("unusedSentence", "aloneSentence"):
+        told[name] = [page("sentences.js", name, image) for image in whole["images"]]
+    return told
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_card_of_every_state_is_the_stored_one(page, state):
+    assert card_of(page, STATES[state], MODEL) == STORED["states"][state]
+
+
+def texts_in(told):
+    """All texts in a value, however deep."""
+    if isinstance(told, dict | list):
+        return [text for each in (told.values() if isinstance(told, dict) else told) for text in texts_in(each)]
+    return [told] if isinstance(told, str) else []
+
+
+@st.composite
+def answers(draw):
+    """Any answer that the interface allows."""
+    share = st.floats(0, 1)
+    rank = draw(st.sampled_from(["species", "genus", "family", "uncertain", "not_a_plant"]))
+    taxa = STATES["uncertain"]["candidates"]["taxa"]
+    candidates = {"guarantee": draw(st.sampled_from([None, "marginal", "macro"])), "score": draw(share)}
+    candidates |= {"taxa": taxa[: draw(st.integers(0, 30))], "num_uncalibrated_taxa": draw(st.integers(0, 9))}
+    images = [
+        SPECIES["images"][0]
+        | {"index": index, "plant_score": draw(st.none() | share), "weight": draw(share)}
+        | {"width": draw(st.integers(1, 9000)), "height": draw(st.integers(1, 9000)), "predictions": taxa[index:]}
+        for index in range(draw(st.integers(1, 5)))
+    ]
+    return like(
+        "species",
+        verdict={
+            "rank": rank,
+            "name": None if rank in {"uncertain", "not_a_plant"} else "Helianthus annuus",
+            "score": draw(share),
+            "promise": draw(st.sampled_from([None, SPECIES["verdict"]["promise"]])),
+        },
+        predictions=[each | {"score": draw(share)} for each in taxa[: draw(st.integers(0, 5))]],
+        candidates=draw(st.sampled_from([None, candidates])),
+        discarded_mass=draw(st.none() | share),
+        images=images,
+    )
+
+
+@given(whole=answers(), model=st.sampled_from([None, MODEL]), language=st.sampled_from(["en", "de", "fr", "es"]))
+def test_sentences_are_whole(page_in, language, whole, model):
+    page = page_in(language)
+    more = page("sentences.js", "announcement", whole, model), page("sentences.js", "foreignNamesSentence", model)
+    for text in texts_in([card_of(page, whole, model), *more]):
+        assert not re.search(r"undefined|null|NaN|\[object|  |\bInfinity", text), text
+        assert not re.search(r"(?<!\.)\.\.(?!\.)|,\.| \.", text), text
+
+
+def test_the_card_of_an_answer_begins_with_what_may_harm(page):
+    steps = """
+      const { showAnswer } = await load("answer.js");
+      return showAnswer(args[0], args[1], [])[0].children.slice(0, 2).map((line) => [line.className, line.textContent]);
+    """
+    harm, rank = page.evaluate(steps, HARMFUL, MODEL)
+    assert harm == ["verdict__harm", "May be Poison ivy: do not touch it."]
+    assert rank == ["verdict__rank", "Your plant"]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_example_has_exactly_the_fields_of_the_interface(state):
+    whole = STATES[state]
+    assert msgspec.json.decode(msgspec.json.encode(msgspec.convert(whole, Identification))) == whole
+    assert MODEL.keys() <= set(ModelCard.__struct_fields__)
+    assert MODEL["calibration"].keys() == set(CalibrationFacts.__struct_fields__)
+    assert MODEL["limits"].keys() == set(UploadLimits.__struct_fields__)
