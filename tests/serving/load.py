@@ -1,6 +1,5 @@
 """Clients that ask the running service while a test does something to it."""
 
-import asyncio
 import threading
 import time
 from collections import Counter
@@ -13,17 +12,20 @@ from tests.serving.tiny import images, jpeg
 from tests.waiting import wait_until
 
 
-class Load:
-    """Asks about a picture until the block ends; an answer and a lost request have the time when they began."""
+class ClosedLoad:
+    """Clients that ask about a picture, wait for the answer and ask again until the block ends.
 
-    def __init__(self, url):
-        self.url, self.picture = str(url), images(jpeg())
+    Each has its own connection, and closed ones are reopened. Answers and lost requests have the time when they began.
+    """
+
+    def __init__(self, url, num_clients=4):
+        self.url, self.num_clients, self.picture = str(url), num_clients, images(jpeg())
         self.answers, self.lost = [], []  # (when, response), (when, error)
         self._stop = threading.Event()
 
     @contextmanager
     def running(self):
-        threads = [threading.Thread(target=target) for target in self._targets()]
+        threads = [threading.Thread(target=self._ask) for _ in range(self.num_clients)]
         for thread in threads:
             thread.start()
         try:
@@ -42,17 +44,6 @@ class Load:
     def statuses(self):
         return Counter(response.status_code for _, response in self.answers)
 
-
-class ClosedLoad(Load):
-    """Clients that wait for an answer and ask again, each over its own connection; closed ones are reopened."""
-
-    def __init__(self, url, num_clients=4):
-        super().__init__(url)
-        self.num_clients = num_clients
-
-    def _targets(self):
-        return [self._ask] * self.num_clients
-
     def _ask(self):
         with httpx2.Client(base_url=self.url, timeout=PATIENCE_S, verify=False) as client:
             while not self._stop.is_set():
@@ -63,33 +54,6 @@ class ClosedLoad(Load):
                     return  # the port is closed, and no request was lost
                 except httpx2.HTTPError as error:
                     self.lost.append((began, error))
-
-
-class OpenLoad(Load):
-    """Asks `per_s` times a second, whether or not the earlier ones have been answered; then waits for the answers."""
-
-    def __init__(self, url, per_s):
-        super().__init__(url)
-        self.per_s = per_s
-
-    def _targets(self):
-        return [lambda: asyncio.run(self._send_all())]
-
-    async def _send_all(self):
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-        async with httpx2.AsyncClient(timeout=600, limits=limits) as client, asyncio.TaskGroup() as requests:
-            due = time.monotonic()
-            while not self._stop.is_set():
-                requests.create_task(self._send(client))
-                due += 1 / self.per_s
-                await asyncio.sleep(due - time.monotonic())
-
-    async def _send(self, client):
-        sent = time.monotonic()
-        try:
-            self.answers.append((sent, await client.post(f"{self.url}/identify", files=self.picture)))
-        except httpx2.HTTPError as error:
-            self.lost.append((sent, error))
 
 
 def version_of(response):

@@ -5,12 +5,12 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-import pytest
 import structlog
 from litestar.testing import TestClient
 
 from serving.app import create_app
 from serving.engine.scheduler import Scheduler
+from tests.make import from_table
 from tests.serving.conftest import wait_until_ready
 from tests.serving.program import PATIENCE_S
 from tests.serving.tiny import FakeNetwork, InProcessDecoder, assert_problem, in_event_loop, jpeg, post
@@ -96,10 +96,7 @@ def test_answer_times_out_at_its_deadline_while_the_network_still_runs(start, mo
     assert session.num_runs == 3  # warm-up, the first of three pictures, and the last request
 
 
-@pytest.mark.parametrize(
-    ("wanted", "expected_s", "applied"),
-    [({}, 20, None), ({"prefer": "respond-async, wait=7"}, 7, "wait=7"), ({"prefer": "wait=90"}, 20, "wait=20")],
-)
+@from_table
 def test_answer_is_awaited_for_its_deadline_and_no_longer(start, monkeypatch, wanted, expected_s, applied):
     wait, timeouts_s = asyncio.wait, []
 

@@ -22,6 +22,7 @@ from serving.engine.decoding.pool import DecodeLimits
 from serving.engine.machine import lower_priority, return_freed_memory
 from serving.metrics import say_warnings
 from serving.settings import Settings, find_bundle, load_settings, metrics_address
+from tests.make import from_table
 from tests.serving.tiny import FakeNetwork
 
 
@@ -38,14 +39,7 @@ def test_lists_are_separated_by_spaces_in_flags_and_by_commas_in_the_environment
     assert from_flags.trusted_proxies == from_environment.trusted_proxies == ("10.0.0.1", "10.1.0.0/16")
 
 
-@pytest.mark.parametrize(
-    ("environment", "named"),
-    [
-        ({"BOTANIFY_PORT": "99999"}, "BOTANIFY_PORT is not valid .got '99999'; expected int <= 65535.: see"),
-        ({"BOTANIFY_PROVIDER": "tpu"}, "BOTANIFY_PROVIDER is not valid .got 'tpu'.: see"),
-        ({"BOTANIFY_PORT": "x"}, "BOTANIFY_PORT is not valid .got 'x'"),
-    ],
-)
+@from_table
 def test_bad_variable_is_named(environment, named):
     with pytest.raises(InputError, match=named):
         load_settings([], environment)

@@ -10,6 +10,7 @@ from models.errors import InputError
 from models.taxonomy import TaxonNames
 from serving.errors import BadParameter
 from serving.species import TaxaSelector, read_taxa_lists, species_list
+from tests.make import from_table
 from tests.models.tiny import species, taxonomy_of
 from tests.serving.tiny import TAXA, TAXONOMY
 
@@ -32,33 +33,7 @@ def answer(query):
 # ---- what the query is
 
 
-@pytest.mark.parametrize(
-    ("query", "status", "message"),
-    [
-        ("", None, None),
-        ("primula Veris", "known", "This model can name Primula veris."),
-        ("primula acaulis", "synonym", "Primula acaulis is a synonym of Primula vulgaris, which this model can name."),
-        ("Primrose", "known", "primrose is a common name of Primula vulgaris, which this model can name."),
-        (
-            "COWSLIP",
-            "known",
-            "cowslip is a common name of Primula veris and Primula elatior, which this model can name.",
-        ),
-        (
-            "rosa",
-            "known",
-            "Rosa is a genus, of which this model can name Rosa canina, Rosa gallica, Rosa rugosa and 1 other.",
-        ),
-        ("prim", None, "No name is exactly 'prim'; the taxa listed have a name in which a word starts with it."),
-        (
-            "Primula acaulis subsp. acaulis",
-            "synonym",
-            "This model knows nothing below Primula acaulis, where 'Primula acaulis subsp. acaulis' belongs. "
-            "Primula acaulis is a synonym of Primula vulgaris, which this model can name.",
-        ),
-        (" oak ", "not_in_model", "This model cannot name 'oak': none of its 7 taxa has that name."),
-    ],
-)
+@from_table
 def test_search_says_whether_the_model_knows_the_name(query, status, message):
     found = answer(query)
     assert (found.status, found.message) == (status, message)

@@ -1,60 +1,68 @@
-"""Children are killed at random moments under load: every picture is decoded, or the client may try again."""
+"""Children end at any moment under load: every picture is decoded, or the client may try again."""
 
 import asyncio
 import os
-import random
 import signal
-from collections import Counter
 from contextlib import suppress
 
 import numpy as np
-import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from models.preprocess import picture_to_input
 from serving.errors import NotReady
 from tests.models.pictures import encode, foliage
-from tests.serving.decoding.running_pool import RESTARTS, SPEC, RunningPool, value
-from tests.waiting import until
+from tests.serving.decoding.running_pool import SPEC, value
 
-NUM_CLIENTS = 4
 PICTURES = [encode(foliage((800, 600)), name) for name in ("JPEG", "PNG", "WEBP")]
+EXPECTED = [picture_to_input(data, SPEC)[0] for data in PICTURES]
 
 
-async def kill_at_random_moments(running, num_kills, generator):
-    for number in range(num_kills):
-        await until(lambda: running.pool.num_alive == 2)
-        await asyncio.sleep(generator.uniform(0, 0.2))
-        pids = sorted(running.pids())
-        for pid in pids if number % 10 == 0 else [generator.choice(pids)]:  # sometimes both at once
+class EndingChildren(RuleBasedStateMachine):
+    """A pool of two children, pictures that are decoded or given up, and signals from outside."""
+
+    def __init__(self, pool):
+        super().__init__()
+        self.pool = pool
+        self.decodes = []  # number of the picture, and its task
+
+    async def begin(self, number):
+        return asyncio.create_task(self.pool.pool.decode(PICTURES[number], SPEC))
+
+    @rule(number=st.sampled_from(range(3)))
+    def decode(self, number):
+        self.decodes.append((number, self.pool.run(self.begin(number))))
+
+    @precondition(lambda self: self.decodes)
+    @rule()
+    def give_up_the_newest(self):
+        self.decodes[-1][1].cancel()
+
+    @rule(number=st.sampled_from([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]), both=st.booleans())
+    def send(self, number, both):
+        for pid in sorted(self.pool.pids())[: 1 + both]:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        await until(lambda: running.pool.num_alive < 2)
+                os.kill(pid, number)
+
+    @rule(seconds=st.sampled_from([0, 0.02, 0.2]))
+    def go_on(self, seconds):
+        self.pool.run(asyncio.sleep(seconds))
+
+    def teardown(self):
+        async def outcomes():
+            return await asyncio.gather(*(task for _, task in self.decodes), return_exceptions=True)
+
+        for (number, _), outcome in zip(self.decodes, self.pool.run(outcomes()), strict=True):
+            assert isinstance(outcome, NotReady | asyncio.CancelledError) or np.array_equal(
+                outcome.pixels, EXPECTED[number]
+            )
+        self.pool.wait_for_all(2)
+        assert self.pool.decode(PICTURES[0]).format == "JPEG"
+        assert value(self.pool.metrics, "botanify_decode_bytes") == 0
 
 
-@pytest.mark.parametrize("num_kills", [5, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)])])
-def test_no_picture_is_refused_or_lost_if_children_are_killed(num_kills):
-    generator = random.Random(num_kills)
-    expected = [picture_to_input(data, SPEC)[0] for data in PICTURES]
-    outcomes = Counter()
-    with RunningPool(2) as running:
-
-        async def send(killer):
-            while not killer.done():
-                number = generator.randrange(len(PICTURES))
-                try:
-                    decoded = await running.pool.decode(PICTURES[number], SPEC)
-                except NotReady:
-                    outcomes["503"] += 1
-                else:
-                    outcomes["200" if np.array_equal(decoded.pixels, expected[number]) else "wrong"] += 1
-
-        async def load():
-            killer = asyncio.create_task(kill_at_random_moments(running, num_kills, generator))
-            await asyncio.gather(*(send(killer) for _ in range(NUM_CLIENTS)))  # any other error fails the test
-
-        running.run(load())
-        print(num_kills, "kills:", dict(outcomes), "restarts:", value(running.metrics, RESTARTS))
-        assert set(outcomes) <= {"200", "503"}, outcomes
-        assert outcomes["200"] > 0
-        running.wait_for_all(2)
-        assert value(running.metrics, "botanify_decode_bytes") == 0
+def test_no_picture_is_refused_or_lost_if_children_end(running):
+    run_state_machine_as_test(
+        lambda: EndingChildren(running), settings=settings(max_examples=3, stateful_step_count=10)
+    )

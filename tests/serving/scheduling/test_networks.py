@@ -9,7 +9,7 @@ import pytest
 from models.bundle_record import NetworkFile
 from models.errors import InputError
 from serving.engine.networks import choose_precision, cpu_policy
-from tests.make import ran
+from tests.make import from_table, ran
 from tests.models.tiny import bundle_record
 
 FASTEST = {"cpu": ("fp32", "fp16"), "cuda": ("fp16", "fp32")}
@@ -25,10 +25,7 @@ def test_the_fastest_precision_of_the_device_is_opened_unless_another_is_asked_f
     assert all(choose_precision(record, name, provider) == name for name in names)
 
 
-@pytest.mark.parametrize(
-    ("provider", "has_bf16", "expected"),
-    [("openvino", True, "bf16"), ("openvino", False, "fp32"), ("cpu", True, "fp32"), ("cuda", True, "fp32")],
-)
+@from_table
 def test_bf16_is_for_openvino_on_a_processor_that_has_it(provider, has_bf16, expected, monkeypatch):
     monkeypatch.setattr("serving.engine.networks.bf16_is_faster", lambda: has_bf16)
     single = NetworkFile("model.fp32.onnx", temperature=1.0)
@@ -55,16 +52,7 @@ _load_cuda_libraries()
     assert done.stdout.strip() == "1"
 
 
-@pytest.mark.parametrize(
-    ("running", "alone", "expected"),
-    [
-        ((), True, "latency"),
-        ((), False, "throughput"),
-        (("throughput",), True, "throughput"),
-        (("throughput", "throughput"), False, None),
-        (("latency",), False, None),
-    ],
-)
+@from_table
 def test_cpu_uses_all_cores_for_a_single_picture_and_one_core_each_under_load(running, alone, expected):
     assert cpu_policy(2).choose(running, alone=alone) == expected
 

@@ -9,6 +9,7 @@ import pytest
 
 from serving.app import create_app
 from serving.plugins import page as pages
+from tests.make import from_table
 from tests.serving.raw_http import serve
 from tests.serving.tiny import InProcessDecoder
 from tests.serving.web.conftest import WEB
@@ -183,15 +184,7 @@ def test_the_worker_keeps_its_own_version_and_nothing_of_another(worker, client)
     assert num_kept == len(constants_of(client.get("/web/worker.js").text)["FILES"])
 
 
-@pytest.mark.parametrize(
-    ("network", "answer"),
-    [
-        ("gateway(502)", "service"),
-        ("gateway(404)", "gateway"),  # so that a reader can sign in there
-        ("() => Promise.reject(new TypeError())", "service"),
-        ("() => new Promise(() => {})", "service"),  # does not answer within 4 s
-    ],
-)
+@from_table
 def test_what_is_kept_answers_where_the_service_does_not(worker, network, answer):
     steps = f"network = {network}; return (await send('fetch', request('web/plants.html'))).text();"
     assert worker(INSTALL + steps) == answer

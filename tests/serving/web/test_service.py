@@ -1,6 +1,6 @@
 """What the page asks the service for, and what it does with the key."""
 
-import pytest
+from tests.make import from_table
 
 SENT = """
 const sent = [];
@@ -44,15 +44,7 @@ return [readKey(), problem.needsKey, ...asked];
 """
 
 
-@pytest.mark.parametrize(
-    ("before", "during", "after", "sent"),
-    [
-        ("wrong", "wrong", "", "Bearer wrong"),
-        ("wrong", "newer", "newer", "Bearer wrong"),  # entered while the request was on its way
-        ("", "newer", "newer", None),
-        ("", "", "", None),
-    ],
-)
+@from_table
 def test_a_key_that_was_refused_is_forgotten_and_no_other_one(fresh_page, before, during, after, sent):
     kept, needs_key, address, header = fresh_page.evaluate(REFUSED, before, during)
     assert (kept, needs_key, header) == (after, True, sent)

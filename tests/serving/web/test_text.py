@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.make import from_table
 from tests.serving.web.conftest import WEB
 
 LANGUAGES = sorted(path.stem for path in (WEB / "text").glob("*.json"))
@@ -72,19 +73,7 @@ def test_a_number_chooses_the_form_of_a_text(page_in, language):
     assert one.split()[-1] != many.split()[-1]
 
 
-@pytest.mark.parametrize(
-    ("address", "headers", "language"),
-    [
-        ("/", {}, "en"),
-        ("/", {"accept-language": "de-AT,de;q=0.9,en;q=0.5"}, "de"),
-        ("/", {"accept-language": "nl, fr;q=0.8, es;q=0.9"}, "es"),
-        ("/", {"accept-language": "nl"}, "en"),
-        ("/", {"accept-language": "de", "cookie": "lang=fr"}, "fr"),
-        ("/", {"cookie": "theme=dark; slang=de; lang=fr; lang=es"}, "fr"),  # that of the longer path comes first
-        ("/web/many.html?lang=es", {"accept-language": "de", "cookie": "lang=fr"}, "es"),
-        ("/?lang=../../etc", {"accept-language": "de"}, "de"),
-    ],
-)
+@from_table
 def test_the_page_comes_in_the_language_that_was_chosen_or_that_the_browser_wants(client, address, headers, language):
     client.cookies.clear()
     page = client.get(address, headers=headers)
