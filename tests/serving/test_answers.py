@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.preprocess import InputSpec, picture_to_input
+from models.preprocess import InputSpec
 from tests.serving.tiny import (
     BLUE,
     GREEN,
@@ -26,11 +26,6 @@ from tests.serving.tiny import (
 )
 
 SPEC = InputSpec(height=SIDE_PX, width=SIDE_PX, train_px=SIDE_PX)
-
-
-def expected_scores(*pictures):
-    """Softmax of the mean logits, summed over the outputs of each taxon; computed without the code under test."""
-    return scores_of(*(picture_to_input(data, SPEC)[0] for data in pictures))
 
 
 def scores_of(*inputs):
@@ -53,14 +48,6 @@ def test_a_preview_shows_what_the_network_saw_with_each_corner_in_its_place(clie
         corners = np.asarray(preview)[:: SIDE_PX - 1, :: SIDE_PX - 1]
     assert np.abs(corners.astype(int) - colors).max() < 40
     assert_problem(client.post("/identify?preview=maybe", content=jpeg()), 422, "bad_parameter")
-
-
-def test_several_pictures_are_averaged_in_logits(client):
-    pictures = [jpeg(RED), jpeg(GREEN), jpeg(GREEN, (20, 90))]
-    answer = identify(client, *pictures)
-    assert scores(answer) == pytest.approx(expected_scores(*pictures), abs=1e-5)
-    assert [image["index"] for image in answer["images"]] == [0, 1, 2]
-    assert (answer["images"][2]["width"], answer["images"][2]["height"]) == (20, 90)
 
 
 def patches(size=(72, 48)):

@@ -24,17 +24,6 @@ def refusal(code="overloaded", retry_after_s=1, detail="The service has more to 
 # ---- a busy service
 
 
-@pytest.mark.parametrize("code", ["overloaded", "rate_limited"])
-def test_busy_service_is_asked_again_after_the_time_that_it_names(open_tab, code):
-    tab = open_tab()
-    tab.failures = [refusal(code), refusal(code, 2)]
-    tab.choose(PHOTOGRAPHS[0])
-    tab.page.wait_for_selector("text=in 1 s (attempt 2 of 3)")
-    tab.page.wait_for_selector("text=in 2 s (attempt 3 of 3)")
-    tab.answer_text()
-    assert len(tab.asked) == 3
-
-
 def test_rate_of_a_real_service_is_waited_for(new_page, bundle_folder):
     with service(bundle_folder, "--rate-per-minute", "4", "--rate-burst", "1") as running:
         tab = Tab(new_page(), running.url)

@@ -71,25 +71,6 @@ def test_each_photograph_has_an_answer_that_outlives_a_reload(open_real_tab, vie
     assert page.locator("#rows > li").count() == 0
 
 
-def test_the_answers_are_in_my_plants_unless_that_is_switched_off(open_real_tab):
-    tab = open_real_tab("phone", MANY)
-    page = tab.page
-    tab.choose(*(file(f"{number}.jpg", jpeg(color)) for number, color in enumerate((RED, GREEN))))
-    tab.see("2 photographs answered")
-    tab.unfold()
-    page.locator("#rows > li:first-child").get_by_text("Kept in My plants").wait_for()
-    tab.unfold(1)
-    page.locator("#rows > li:nth-child(2)").get_by_role("button", name="Forget this plant").click()
-    tab.see("It is forgotten.")
-    page.get_by_label("Keep new answers").uncheck()
-    tab.choose(file("3.jpg", jpeg(WHITE)))
-    tab.see("3 photographs answered")
-    page.get_by_role("link", name="My plants").first.click()
-    tab.see("1 plant")
-    assert page.locator("#plants .many__row").count() == 1
-    assert not page.get_by_label("Keep new answers").is_checked()
-
-
 def test_photographs_are_answered_after_a_list_was_cleared_on_its_way(open_tab):
     tab = open_tab()
     tab.page.goto(f"{ADDRESS}{MANY}")
