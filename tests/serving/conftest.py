@@ -49,6 +49,16 @@ def ready_service(*, session=None, in_process=True, ready=True, **settings):
         yield wait_until_ready(client) if ready else client
 
 
+def failure_of_start(*, session=None, **settings):
+    """Why the warm-up of a service fails, which then is never ready."""
+    failures = []
+    service = create_app(Settings(**settings), session=session, decoder=InProcessDecoder(), on_failure=failures.append)
+    with TestClient(service.app) as client:
+        wait_until(lambda: failures)
+        assert client.get("/health/ready").status_code == 503
+    return str(failures[0])
+
+
 @pytest.fixture(scope="module")
 def client(bundle_folder):
     """The service in this process, ready, with default limits, decoding in a child process."""

@@ -6,12 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import structlog
-from litestar.testing import TestClient
 
 from serving.app import create_app
 from serving.engine.scheduler import Scheduler
 from tests.make import from_table
-from tests.serving.conftest import wait_until_ready
+from tests.serving.conftest import failure_of_start, wait_until_ready
 from tests.serving.program import PATIENCE_S
 from tests.serving.tiny import FakeNetwork, InProcessDecoder, assert_problem, in_event_loop, jpeg, post
 from tests.waiting import until, wait_until
@@ -136,15 +135,10 @@ def test_not_ready_until_the_warm_up_has_finished_and_what_is_refused_before_doe
     assert_problem(post(client), 429, "rate_limited")
 
 
-def test_failed_warm_up_is_reported_and_the_service_never_ready(settings):
-    failures = []
+def test_failed_warm_up_is_reported_and_the_service_never_ready(bundle_folder):
     session = FakeNetwork()
     session.fails = True
-    service = create_app(settings, session=session, decoder=InProcessDecoder(), on_failure=failures.append)
-    with TestClient(service.app) as client:
-        wait_until(lambda: failures)
-        assert client.get("/health/ready").status_code == 503
-    assert "secret words" in str(failures[0])
+    assert "secret words" in failure_of_start(session=session, bundle=bundle_folder)
 
 
 # ---- clients that disconnect

@@ -2,26 +2,22 @@
 
 import numpy as np
 import pytest
-from litestar.testing import TestClient
 from msgspec.structs import replace
 
 from models.bundle import BUNDLE_FILE, file_sha256
 from models.calibration import CALIBRATION_FILE, LogisticHead
 from models.ranking import Promise
 from serving.access.keys import make_key
-from serving.app import create_app
-from serving.settings import Settings
 from tests.models.test_bundle import edit
+from tests.serving.conftest import failure_of_start
 from tests.serving.tiny import (
     WHITE,
-    InProcessDecoder,
     assert_problem,
     identify,
     jpeg,
     scores,
     tables,
 )
-from tests.waiting import wait_until
 
 PROMISE = Promise(max_risk=0.05, confidence=0.95, num_named=812, num_wrong=21)
 SHOE = jpeg(WHITE)
@@ -50,11 +46,7 @@ def test_reload_reads_the_lists_again(start, tmp_path):
 def test_bundle_whose_tables_give_no_finite_plant_score_is_refused(sealed):
     features = replace(tables().features, basis_FD=np.full((3, 3), 1e30, np.float32))  # its square is infinite
     folder = sealed(calibration=tables(features=features, plant_head=LogisticHead(np.ones(3), 0, 1, 0)))
-    failures = []
-    service = create_app(Settings(bundle=folder), decoder=InProcessDecoder(), on_failure=failures.append)
-    with TestClient(service.app):
-        wait_until(lambda: failures)
-    assert "scores that are not finite" in str(failures[0])
+    assert "scores that are not finite" in failure_of_start(bundle=folder)
 
 
 # ---- the model
