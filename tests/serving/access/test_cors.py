@@ -69,19 +69,7 @@ def test_preflight_of_an_allowed_origin_needs_no_key(client, origin):
     assert "access-control-allow-credentials" not in answer.headers
 
 
-@pytest.mark.parametrize(
-    ("origin", "method", "headers"),
-    [
-        (OTHER, "POST", "content-type"),
-        ("https://garden.example.other.example", "POST", "content-type"),
-        ("https://garden-example", "POST", "content-type"),
-        ("http://garden.example", "POST", "content-type"),
-        ("https://garden.example:8443", "POST", "content-type"),
-        ("null", "POST", "content-type"),
-        (GARDEN, "PUT", "content-type"),
-        (GARDEN, "POST", "x-forwarded-for"),
-    ],
-)
+@from_table
 def test_other_preflights_are_refused(client, origin, method, headers):
     answer = preflight(client, origin, method, headers)
     assert_problem(answer, 400, "bad_request")

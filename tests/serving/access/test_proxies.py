@@ -35,21 +35,7 @@ def test_client_address_is_read_through_trusted_proxies(forwarded, client):
     assert client_of(*forwarded) == client
 
 
-@pytest.mark.parametrize(
-    "forwarded",
-    [
-        ["198.51.100.9, 192.0.2.1"],
-        ["10.0.0.7, 198.51.100.9, 192.0.2.1, 172.16.3.4"],
-        ["198.51.100.9", "192.0.2.1"],
-        ["198.51.100.9", "192.0.2.1", "172.16.3.4"],
-        ["nonsense, 192.0.2.1"],
-        [", ,, 192.0.2.1"],
-        ["[::1, 192.0.2.1"],
-        ["\xff\x00, 192.0.2.1"],
-        ["198.51.100.9," * 1_000 + "192.0.2.1"],
-        ["127.0.0.1, 192.0.2.1"],
-    ],
-)
+@from_table
 def test_addresses_that_the_client_added_are_ignored(forwarded):
     assert client_of(*forwarded) == "192.0.2.1"
 

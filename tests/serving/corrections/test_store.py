@@ -22,6 +22,7 @@ from serving.corrections import store as store_module
 from serving.corrections.service import CorrectionService
 from serving.corrections.store import Store, _open
 from serving.errors import StoreUnavailable
+from tests.make import from_table
 from tests.serving.corrections.kept import (
     DAISY,
     ROSE,
@@ -100,49 +101,24 @@ def test_expired_corrections_go_and_so_do_files_without_a_row(folder):
         assert (store.path(hashlib.sha256(ROSE).hexdigest()).exists(), len(files(folder))) == (True, 2)
 
 
-def days_old(*ages):
-    """Corrections that were made so many days ago, whose numbers are the days."""
-    for days in ages:
-        yield correction(int(days), created=(datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds"))
+@from_table
+def test_what_a_purge_on_a_clock_that_goes_wrong_leaves(folder, monkeypatch, fact, steps):
+    """Steps: ["keep", number, days ago or a time], or ["purge", days that the clock is fast, what is left]."""
 
+    def after(days):
+        return datetime.now(UTC) + timedelta(days=days)
 
-@pytest.fixture
-def left_in(folder, monkeypatch):
-    """Deletes what is too old on a clock that is so many days fast; returns what is left."""
-
-    def purge(days):
-        moment = datetime.now(UTC) + timedelta(days=days)
-        monkeypatch.setattr(store_module, "datetime", SimpleNamespace(now=lambda _: moment))
+    for step, number, what in steps:
         with Store(folder) as store, suppress(InputError):
-            store.purge(365)
-        return [int(each.correction_id, 16) for each in kept(folder)]
-
-    return purge
-
-
-def keep(folder, *several):
-    with Store(folder) as store:
-        for each in several:
-            store.put(each, [])
-
-
-def test_a_clock_that_goes_wrong_costs_no_correction(folder, left_in):
-    keep(folder, *days_old(9, 8, 5 * 365))
-    assert [left_in(4_000), left_in(4_000.4), left_in(0.1), left_in(4_000.9)] == [[1825, 9, 8]] * 3 + [[9, 8]]
-    keep(folder, correction(1, created=(datetime.now(UTC) + timedelta(days=4_001)).isoformat()))
-    assert left_in(4_001.3) == [9, 8, 1]  # a correction of the wrong clock proves nothing
-    assert [left_in(each) for each in (40, 4_003, -20_000, 4_003.6)] == [[9, 8, 1]] * 4
-
-
-def test_what_is_too_old_goes_half_a_day_later_where_nothing_new_came(folder, left_in):
-    keep(folder, *days_old(400, 20))
-    assert [left_in(0), left_in(0.45), left_in(0.55)] == [[400, 20], [400, 20], [20]]
-    assert [left_in(346), left_in(346.6)] == [[20], []]
-
-
-def test_a_correction_from_before_the_clock_was_set_is_kept_as_long_as_others(folder, left_in):
-    keep(folder, correction(2, created="1970-01-01T00:00:30+00:00"))
-    assert [left_in(-20_000), left_in(0), left_in(364), left_in(366), left_in(366.6)] == [[2]] * 4 + [[]]
+            if step == "keep":
+                created = what if isinstance(what, str) else after(-what).isoformat(timespec="seconds")
+                store.put(correction(number, created=created), [])
+            else:
+                with monkeypatch.context() as patch:
+                    patch.setattr(store_module, "datetime", SimpleNamespace(now=lambda _, days=number: after(days)))
+                    store.purge(365)
+        if step == "purge":
+            assert [int(each.correction_id, 16) for each in kept(folder)] == [*what]
 
 
 @contextmanager
