@@ -78,7 +78,7 @@ def _serve(settings: Settings) -> None:
                 show_home_url(url, sys.stdout)
 
         config = _server_config(service, settings)
-        server = DrainingServer(config, service.readiness, settings.drain_s, settings.shutdown_s, tell)
+        server = DrainingServer(config, service.live_bundle.drain, settings.drain_s, settings.shutdown_s, tell)
         server.run(sockets=[listening])
     if failures:
         if isinstance(failures[0], InputError):

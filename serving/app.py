@@ -26,7 +26,6 @@ from serving.api.middleware import (
     refusing_preflights,
 )
 from serving.api.openapi import openapi_config
-from serving.api.readiness import Readiness
 from serving.api.routes import ROUTES, metrics_text
 from serving.api.server import on_sighup
 from serving.engine.admission import Admission, AdmissionLimits
@@ -54,7 +53,7 @@ class Service(NamedTuple):
 
     app: ASGIApp
     litestar: Litestar
-    readiness: Readiness
+    live_bundle: LiveBundle
     admission: Admission
     metrics: Metrics
 
@@ -98,16 +97,11 @@ def create_app(
     open_next = partial(open_bundle, settings, metrics, session)
     live_bundle = LiveBundle(open_next(), open_next, pool, metrics, read_keys=read_keys_again)
     admission = Admission(admission_limits, metrics)
-    readiness = Readiness(
-        is_warm=lambda: live_bundle.is_warm,
-        is_healthy=lambda: pool.num_alive > 0 and live_bundle.current.scheduler.is_healthy,
-    )
-    metrics.ready.set_function(lambda: readiness.is_ready)
+    metrics.ready.set_function(lambda: live_bundle.is_ready)
     deps = RouteDependencies(
         admission=admission,
         access=access,
         decoder=pool,
-        readiness=readiness,
         metrics=metrics,
         live_bundle=live_bundle,
         body_limits=BodyLimits(settings.max_picture_bytes, settings.max_request_bytes, MAX_IMAGES, settings.upload_s),
@@ -132,8 +126,8 @@ def create_app(
     app: ASGIApp = litestar
     if cors is not None:
         app = refusing_preflights(app, cors)
-    app = ObservabilityMiddleware(app, metrics, lambda: readiness.is_draining, cors=cors)
-    return Service(app, litestar, readiness, admission, metrics)
+    app = ObservabilityMiddleware(app, metrics, lambda: live_bundle.is_draining, cors=cors)
+    return Service(app, litestar, live_bundle, admission, metrics)
 
 
 @asynccontextmanager

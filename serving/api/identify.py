@@ -25,7 +25,6 @@ from models.preprocess import InputSpec
 from models.ranking import RankedGroup, RankedTaxon
 from serving.access.control import AccessControl, Client
 from serving.api.openapi import IDENTIFY_BODY, OPTIONAL_KEY, PREFER, operation, problem_responses
-from serving.api.readiness import Readiness
 from serving.engine.admission import Admission, AdmittedRequest
 from serving.engine.bodies import Body, BodyLimits, FormNames, read_body, unknown_warnings
 from serving.engine.decoding.pool import Decoded, DecoderPool
@@ -33,7 +32,6 @@ from serving.engine.loaded_bundle import LiveBundle, LoadedBundle
 from serving.errors import BadPicture, ClientLeft, EncodedBody, TimedOut
 from serving.metrics import Metrics
 from serving.schemas import (
-    PLACE_REASONS,
     CandidatesView,
     HarmView,
     Identification,
@@ -64,7 +62,6 @@ class RouteDependencies(msgspec.Struct, frozen=True):
     admission: Admission
     access: AccessControl
     decoder: DecoderPool
-    readiness: Readiness
     metrics: Metrics
     live_bundle: LiveBundle
     body_limits: BodyLimits
@@ -105,7 +102,7 @@ async def identify(request: AnyRequest, deps: Deps) -> Response[Identification]:
     Send them as `multipart/form-data` with the field `image` repeated, or one picture as the whole body.
     """
     # Everything up to admission runs before the body is read, so that a refusal is cheap.
-    deps.readiness.require_warm()
+    deps.live_bundle.require_warm()
     client = authorize(deps, request)
     query = read_values(Parameters, request.query_params.dict())
     wanted_s = preferred_deadline(request.headers.getall("prefer", []), deps.deadline_s)
@@ -221,6 +218,8 @@ class Answered(msgspec.Struct, frozen=True):
     asked: Parameters
     question: Question
     plant: PlantAnswer
+    place: PlaceUse | None
+    """What became of the place and the date; None if the request gave none."""
     sizes: list[tuple[int, int]]
     """Upright sizes of the pictures, (width, height) in px."""
     previews: Sequence[str | None]
@@ -285,15 +284,14 @@ async def _answer(
     if knows_places and question.where is None and asked.use_exif and not asked.cultivated:
         where = first_place((picture.capture for picture in decoded), asked.date)
         question = msgspec.structs.replace(question, where=where)
-        if where is None:
-            warnings.append(PLACE_REASONS["no_place_in_exif"])
     pixels = [picture.pixels for picture in decoded]
     alone = deps.admission.num_pictures == 1
     outputs = await loaded.scheduler.run(pixels, admitted.virtual_starts_s, alone=alone)
     with deps.metrics.stage_s.labels("rank").time():
         plant = loaded.answer(outputs, question)
-    if question.where is not None and plant.place is None:
-        warnings.append(PLACE_REASONS["no_records"])
+    place = _place_use(asked, question, plant, knows_places=knows_places)
+    if place is not None and place.code not in {"used", "cultivated"}:
+        warnings.append(place.reason)
     previews: Sequence[str | None] = [None] * len(pixels)
     if asked.preview:
         previews = await asyncio.to_thread(lambda: [_preview(each, loaded.spec) for each in pixels])
@@ -303,7 +301,7 @@ async def _answer(
         if picture.is_cut_off
     ]
     sizes = [(picture.width, picture.height) for picture in decoded]
-    return Answered(loaded, body, asked, question, plant, sizes, previews, warnings)
+    return Answered(loaded, body, asked, question, plant, place, sizes, previews, warnings)
 
 
 async def _decode_all(
@@ -398,7 +396,7 @@ def _identification(
         candidates=candidates,
         discarded_mass=plant.discarded_mass,
         uses_place=plant.place is not None,
-        place=_place_use(answered),
+        place=answered.place,
         look_alikes=predictions(plant.look_alikes, plant.place),
         harmful=[
             HarmView(each.genus.name, each.genus.harm, each.genus.effect, each.score, taxon)
@@ -423,18 +421,16 @@ def _identification(
     )
 
 
-def _place_use(answered: Answered) -> PlaceUse | None:
-    """Says what became of the place and the date; None if the request gave none."""
-    asked = answered.asked
+def _place_use(asked: Parameters, question: Question, plant: PlantAnswer, *, knows_places: bool) -> PlaceUse | None:
     if asked.where is None and asked.date is None and not asked.use_exif:
         return None
-    if answered.plant.place is not None:
+    if plant.place is not None:
         return PlaceUse.of("used")
     if asked.cultivated:
         return PlaceUse.of("cultivated")
-    if answered.loaded.answer_model.place is None:
+    if not knows_places:
         return PlaceUse.of("no_prior")
-    if answered.question.where is not None:
+    if question.where is not None:
         return PlaceUse.of("no_records")
     return PlaceUse.of("no_place_in_exif" if asked.use_exif else "date_without_place")
 

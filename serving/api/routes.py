@@ -157,7 +157,7 @@ async def reload(request: AnyRequest, deps: Deps) -> ModelCard:
     Requests in progress finish with the bundle that they started with. A bundle that cannot be used is refused with
     the reason, and the current one stays.
     """
-    deps.readiness.require_warm()
+    deps.live_bundle.require_warm()
     authorize(deps, request, is_admin=True)
     try:
         return _card(deps, await deps.live_bundle.reload())
@@ -185,7 +185,7 @@ def live() -> Health:
 )
 def ready(deps: Deps) -> Health:
     """Readiness probe: answers 200 while the network is warm and healthy and the service is not shutting down."""
-    deps.readiness.require_ready()
+    deps.live_bundle.require_ready()
     return Health("ready")
 
 

@@ -14,8 +14,6 @@ from typing import Final
 import structlog
 import uvicorn
 
-from serving.api.readiness import Readiness
-
 _FIRST_REQUEST_S: Final = 1.0  # how long shutdown waits for the request of a connection that has just been opened
 _CHECK_S: Final = 0.05
 _CUT_BEFORE_S: Final = 2.0  # how long before its end the shutdown cancels requests
@@ -35,7 +33,7 @@ class DrainingServer(uvicorn.Server):
 
     Args:
         config: uvicorn's configuration.
-        readiness: Set to draining at the first signal.
+        on_drain: Called at the first signal.
         drain_s: How long to keep accepting connections, seconds.
         shutdown_s: How long the shutdown may take in all, seconds from the first signal.
         on_listening: Called once requests are answered.
@@ -44,13 +42,13 @@ class DrainingServer(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        readiness: Readiness,
+        on_drain: Callable[[], None],
         drain_s: float,
         shutdown_s: float,
         on_listening: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(config)
-        self._readiness = readiness
+        self._on_drain = on_drain
         self._drain_s = drain_s
         self._shutdown_s = shutdown_s
         self._on_listening = on_listening
@@ -59,10 +57,10 @@ class DrainingServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Handles SIGTERM and SIGINT; may run between any two steps of the event loop."""
-        if self._readiness.is_draining:
+        if self._end_at is not None:
             os._exit(0)  # uvicorn would log a traceback of the lifespan that it cancels
-        self._readiness.is_draining = True
         self._end_at = time.monotonic() + self._shutdown_s
+        self._on_drain()
         _log.info("draining", signal=signal.Signals(sig).name)
         if sig == signal.SIGINT or self._drain_s == 0:
             self.should_exit = True

@@ -31,21 +31,6 @@ _UPLOAD_COUNTS_S: Final = 1.0
 _MIN_QUEUE: Final = 7  # pictures that may always be ahead, so that even a slow machine serves eight clients
 
 
-class RecentClients:
-    """Tells whether a client is alone. The two clients that were seen last suffice for that."""
-
-    def __init__(self) -> None:
-        self._latest: list[tuple[str, float]] = []
-
-    def see(self, client: str, now: float) -> None:
-        """Notes a request of a client."""
-        self._latest = [(client, now), *(seen for seen in self._latest if seen[0] != client)][:2]
-
-    def is_alone(self, client: str, now: float) -> bool:
-        """Returns whether no other client was seen in the last ten seconds."""
-        return all(other == client or now - seen_at >= _PRESENT_S for other, seen_at in self._latest)
-
-
 class Claim(Protocol):
     """What takes a part of a quota for its client, such as a request."""
 
@@ -228,7 +213,7 @@ class Admission:
         self._metrics = metrics
         self.service_time = service_time or ServiceTime()
         self._admitted: set[AdmittedRequest] = set()
-        self._recent_clients = RecentClients()
+        self._latest: list[tuple[str, float]] = []  # the two clients that were seen last tell whether one is alone
         self._requests = Quota[AdmittedRequest](limits.num_requests, limits.client_share)
         self._bytes = Quota[AdmittedRequest](limits.num_bytes, limits.client_share)
         self._last_answered_s = 0.0  # the latest virtual start of a picture that was answered
@@ -295,7 +280,7 @@ class Admission:
     def _admit(self, client: str) -> AdmittedRequest:
         now = time.monotonic()
         request = AdmittedRequest(client, now)
-        self._recent_clients.see(client, now)
+        self._latest = [(client, now), *(seen for seen in self._latest if seen[0] != client)][:2]
         wait_s = self._expected_waits_s(request, 1, now)[0]
         longest_s = max(self._limits.wait_s, _MIN_QUEUE * self.service_time.seconds_per_picture)
         if wait_s > longest_s:
@@ -329,7 +314,9 @@ class Admission:
             other.revocation.reschedule(0.0)
 
     def _is_alone(self, client: str) -> bool:
-        return self._requests.clients <= {client} and self._recent_clients.is_alone(client, time.monotonic())
+        now = time.monotonic()
+        was_seen = any(other != client and now - seen_at < _PRESENT_S for other, seen_at in self._latest)
+        return self._requests.clients <= {client} and not was_seen
 
     def _first_virtual_start_s(self, now: float) -> float:
         """Returns the virtual start of a picture that waits for none: `now`, or an earlier time if the work is late.

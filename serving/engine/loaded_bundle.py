@@ -25,9 +25,9 @@ from serving.engine.machine import return_freed_memory
 from serving.engine.networks import RunMode, SchedulingPolicy, choose_policy, choose_precision, open_networks
 from serving.engine.scheduler import Scheduler
 from serving.engine.threads import run_in_daemon_thread
-from serving.errors import RunFailed
+from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
-from serving.schemas import PLACE_REASONS, Parameters
+from serving.schemas import Parameters
 from serving.settings import ModelOptions, find_bundle
 from serving.species import ALL_TAXA, TaxaLists, TaxaSelector, read_taxa_lists
 
@@ -91,16 +91,9 @@ class LoadedBundle:
         allowed_T, warnings = self.selector.select(asked.taxa)
         if asked.coverage is not None and self.calibration.conformal is None:
             warnings.append("The parameter 'coverage' was ignored: this model has no table for candidate sets.")
-        where = None
-        wants_place = not asked.cultivated and bool(asked.where or asked.date or asked.use_exif)
-        if wants_place and self.answer_model.place is None:
-            warnings.append(PLACE_REASONS["no_prior"])
-        elif wants_place:
-            where = asked.where
-            if where is None and not asked.use_exif:
-                warnings.append(PLACE_REASONS["date_without_place"])
-            if where is not None and asked.use_exif:
-                warnings.append("The parameter 'use_exif' was ignored: the request names a place.")
+        where = None if asked.cultivated or self.answer_model.place is None else asked.where
+        if where is not None and asked.use_exif:
+            warnings.append("The parameter 'use_exif' was ignored: the request names a place.")
         question = Question(asked.k, asked.coverage, asked.coverage_kind, allowed_T, where)
         return question, tuple(warnings)
 
@@ -167,7 +160,7 @@ class LoadedBundle:
 
 
 class LiveBundle:
-    """Holds the loaded bundle that answers requests, and replaces it on reload.
+    """Holds the loaded bundle that answers requests, replaces it on reload, and says whether requests may come.
 
     Args:
         first: The bundle to start with.
@@ -197,6 +190,42 @@ class LiveBundle:
         self._running: asyncio.Task[LoadedBundle] | None = None
         self._pending: asyncio.Task[LoadedBundle] | None = None
         self.is_warm = False
+        self.is_draining = False
+        """Whether the shutdown has begun; requests are still answered for a while."""
+
+    def require_warm(self) -> None:
+        """Checks that requests can be answered, also during the shutdown.
+
+        Raises:
+            NotReady: The warm-up has not finished.
+        """
+        if not self.is_warm:
+            raise NotReady.with_retry("the network is not warmed up", 1)
+
+    def require_ready(self) -> None:
+        """Checks that a load balancer should send requests to this instance.
+
+        Raises:
+            NotReady: The service is warming up or shutting down, or its network or decoders have failed.
+        """
+        self.require_warm()
+        if self.is_draining:
+            raise NotReady("the service is shutting down", retry_after_s=5, remedy="send requests to another instance")
+        if self._decoder.num_alive == 0 or not self.current.scheduler.is_healthy:
+            raise NotReady("the network or the decoders do not respond", retry_after_s=5, remedy="try again later")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `require_ready` raises nothing."""
+        try:
+            self.require_ready()
+        except NotReady:
+            return False
+        return True
+
+    def drain(self) -> None:
+        """Begins the shutdown."""
+        self.is_draining = True
 
     async def warm_up(self) -> None:
         """Starts the decoder and warms up the first bundle; from then on requests are accepted."""

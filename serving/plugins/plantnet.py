@@ -205,7 +205,7 @@ class Plantnet(InitPlugin):
 )
 async def plantnet_identify(request: AnyRequest, deps: Deps, project: ProjectName) -> Response[PlantnetAnswer]:
     """Identifies the plant on one to five photographs, the fields `images` of a form."""
-    deps.readiness.require_warm()
+    deps.live_bundle.require_warm()
     client = _authorize(request, deps, project)
     chosen = deps.live_bundle.current.selector.lists.get(project)
     if chosen is not None and not chosen.chosen_T.any():
@@ -276,7 +276,7 @@ def identify_addresses(request: AnyRequest, deps: Deps, project: ProjectName) ->
 @get("/v2/_status", include_in_schema=False, sync_to_thread=False, opt=PUBLIC)
 def status(deps: Deps) -> dict[str, str]:
     """Says that the service answers."""
-    deps.readiness.require_ready()
+    deps.live_bundle.require_ready()
     return {"status": "ok"}
 
 

@@ -168,7 +168,7 @@ async def test_network_does_not_run_for_a_client_that_disconnected(settings):
     session = FakeNetwork()
     service = create_app(settings, session=session, decoder=InProcessDecoder())
     async with service.litestar.lifespan():
-        await until(lambda: service.readiness.is_ready)
+        await until(lambda: service.live_bundle.is_ready)
         warm_up = session.num_runs
         lines = await exchange(service.app, [{"type": "http.request", "body": jpeg(size=(2000, 2000))}])
     assert lines[-1]["status"] == 499

@@ -5,6 +5,7 @@ import itertools
 import json
 import signal
 import socket
+import threading
 import time
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -14,7 +15,6 @@ import structlog
 import uvicorn
 
 from serving.api.middleware import ObservabilityMiddleware
-from serving.api.readiness import Readiness
 from serving.api.server import DrainingServer
 from serving.metrics import Metrics
 from tests.serving.raw_http import POST, SOON_S, App, config, receive_all, receive_one, run
@@ -36,9 +36,8 @@ def test_the_service_says_that_it_listens_once_requests_are_answered():
         await send({"type": "lifespan.shutdown.complete"})
 
     async def act(app):
-        readiness = Readiness(is_warm=lambda: True, is_healthy=lambda: True)
         settings = uvicorn.Config(app, lifespan="on", log_config=None)
-        server = DrainingServer(settings, readiness, 0, 9, lambda: steps.append("listening"))
+        server = DrainingServer(settings, lambda: None, 0, 9, lambda: steps.append("listening"))
         settings.load()
         server.lifespan = settings.lifespan_class(settings)
         with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -54,9 +53,9 @@ class Running:
 
     def __init__(self, shutdown_s):
         self.app, self.metrics = App(), Metrics()
-        readiness = Readiness(is_warm=lambda: True, is_healthy=lambda: True)
-        wrapped = ObservabilityMiddleware(self.app, self.metrics, lambda: readiness.is_draining)
-        self.server = DrainingServer(config(wrapped, 60, 60), readiness, 0, shutdown_s)
+        draining = threading.Event()
+        wrapped = ObservabilityMiddleware(self.app, self.metrics, draining.is_set)
+        self.server = DrainingServer(config(wrapped, 60, 60), draining.set, 0, shutdown_s)
 
     @contextmanager
     def connected(self, *pieces):
