@@ -35,7 +35,8 @@ from models.bundle_record import Precision
 from models.cores import cores
 from models.program import run_program
 from models.session import NetworkSession
-from serving.engine.networks import choose_policy, open_networks
+from serving.engine.networks import open_networks
+from serving.engine.scheduler import choose_policy
 
 Provider = Literal["cpu", "cuda"]
 _LATER: Final = 20  # requests that the first one is compared with

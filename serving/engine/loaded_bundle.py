@@ -22,8 +22,8 @@ from models.session import NetworkOutput, NetworkSession, OnnxSession
 from models.taxonomy import Taxon, TaxonNames
 from serving.engine.decoding.pool import DecoderPool
 from serving.engine.machine import return_freed_memory
-from serving.engine.networks import RunMode, SchedulingPolicy, choose_policy, choose_precision, open_networks
-from serving.engine.scheduler import Scheduler
+from serving.engine.networks import choose_precision, open_networks
+from serving.engine.scheduler import RunMode, Scheduler, SchedulingPolicy, choose_policy
 from serving.engine.threads import run_in_daemon_thread
 from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from models.bundle import Golden, load_bundle
 from models.errors import BundleError
 from serving.engine.loaded_bundle import LiveBundle, LoadedBundle, open_bundle
-from serving.engine.networks import cpu_policy
+from serving.engine.scheduler import cpu_policy
 from serving.metrics import Metrics
 from serving.species import read_taxa_lists
 from tests.serving.tiny import FakeNetwork, InProcessDecoder, in_event_loop, jpeg, tables

@@ -8,7 +8,8 @@ import pytest
 
 from models.bundle_record import NetworkFile
 from models.errors import InputError
-from serving.engine.networks import choose_precision, cpu_policy
+from serving.engine.networks import choose_precision
+from serving.engine.scheduler import cpu_policy
 from tests.make import from_table, ran
 from tests.models.tiny import bundle_record
 

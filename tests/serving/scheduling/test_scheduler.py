@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.session import NetworkOutput
-from serving.engine.networks import SchedulingPolicy, choose_policy, cpu_policy
-from serving.engine.scheduler import Scheduler
+from serving.engine.scheduler import Scheduler, SchedulingPolicy, choose_policy, cpu_policy
 from serving.errors import NotReady, RunFailed
 from serving.metrics import Metrics
 from tests.serving.tiny import in_event_loop
