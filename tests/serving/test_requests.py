@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from models.bundle_record import MeasuredCoverage
-from models.examples import Example
 from models.ranking import Promises
 from tests.models.pictures import claiming_size, png
+from tests.serving.access.test_keys import KEY
 from tests.serving.conftest import ready_service
+from tests.serving.test_examples import EXAMPLES
 from tests.serving.test_place import BERLIN, PRIOR, RULE, SYDNEY, WINTER, photograph
 from tests.serving.test_questions import PROMISE
 from tests.serving.tiny import BLUE, GREEN, RED, WHITE, draw, encode, jpeg, tables
@@ -41,7 +42,7 @@ MEASURED = MeasuredCoverage("marginal", 0.9, 0.93, 1280, "colors, test split", (
 
 @pytest.fixture(scope="module")
 def ask(sealed, bundle_folder, tmp_path_factory):
-    """Sends a row to the service that it names: one with a bundle of everything, or a plain one."""
+    """Sends a row to the service that it names: one with a bundle of everything, a plain one, or one with a key."""
     lists = tmp_path_factory.mktemp("lists")
     for name, content in LISTS.items():
         (lists / f"{name}.txt").write_text(content)
@@ -49,15 +50,16 @@ def ask(sealed, bundle_folder, tmp_path_factory):
         calibration=tables(),
         promises=Promises(genus=PROMISE),
         coverages=(MEASURED,),
-        examples=[(Example("rosa-canina", "0.webp", "Ann", "CC-BY-4.0", "drawn"), encode(draw(), "WEBP"))],
+        examples=EXAMPLES,
         place=(PRIOR, RULE),
         look_alikes={"rosa-canina": ("crocus-vernus", "rosa-rugosa")},
     )
     with (
         ready_service(bundle=full, taxa_lists=lists, plantnet_api=True) as full_client,
         ready_service(bundle=bundle_folder) as plain_client,
+        ready_service(bundle=bundle_folder, plantnet_api=True, api_keys=KEY.line) as keyed_client,
     ):
-        clients = {"full": full_client, "plain": plain_client}
+        clients = {"full": full_client, "plain": plain_client, "keyed": keyed_client}
         yield lambda row: send(clients[row["of"]], row)
 
 
