@@ -13,7 +13,7 @@ from models.errors import BotanifyError
 from serving.api.problems import problem_document
 from serving.engine.bodies import BodyLimits, read_body
 from serving.errors import BadPicture, ClientLeft, MalformedBody, SlowBody, TooLarge
-from tests.serving.tiny import BOUNDARY, FORM, form, part
+from tests.serving.tiny import BOUNDARY, FORM, form, part, spelled
 
 RATE = {"upload_s": 60.0, "bytes_per_s": 16_384.0}
 LIMITS = BodyLimits(picture_bytes=1_000, request_bytes=3_000, num_pictures=3, **RATE)
@@ -31,19 +31,7 @@ PARTS = {
 TABLE = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
-def spelled(pieces):
-    """The bytes of a body in the table: texts and [text, times], in which <PICTURE> and others stand for `PARTS`."""
-    text = "".join(each if isinstance(each, str) else times(*each) for each in pieces)
-    for name, meant in PARTS.items():
-        text = text.replace(f"<{name}>", meant)
-    return text.encode("utf-8", "surrogateescape")
-
-
-def times(piece, number):
-    return number * (piece if isinstance(piece, str) else spelled(piece).decode())
-
-
-PICTURE, START = spelled(["<PICTURE>"]), spelled(["<START>"])
+PICTURE, START = spelled(["<PICTURE>"], PARTS), spelled(["<START>"], PARTS)
 
 
 def cut(body, num_bytes):
@@ -77,7 +65,7 @@ def test_form_is_read_the_same_in_chunks_of_any_size(num_bytes):
     assert result.warnings == ["The form field 'Größe' is not known and was ignored."]
 
 
-@pytest.mark.parametrize("body", [spelled(pieces) for pieces in TABLE["accepted"]])
+@pytest.mark.parametrize("body", [spelled(pieces, PARTS) for pieces in TABLE["accepted"]])
 def test_unusual_form_is_accepted(body):
     for num_bytes in (1, 100_000):
         assert read(*cut(body, num_bytes), limits=LARGE).pictures == [b"picture"]
@@ -87,7 +75,7 @@ def test_unusual_form_is_accepted(body):
     "form_type", ["Multipart/Form-Data", " multipart/form-data ", "multipart/form-data; charset=x"]
 )
 def test_content_type_of_a_form_is_matched_in_any_spelling(form_type):
-    body = spelled(["<PICTURE><END>"])
+    body = spelled(["<PICTURE><END>"], PARTS)
     assert read(body, content_type=f'{form_type}; BOUNDARY="{BOUNDARY}"').pictures == [b"picture"]
 
 
@@ -111,7 +99,7 @@ def test_a_body_is_refused_with_the_stored_sentence_in_chunks_of_any_size(row):
     options = {"content_type": row.get("type", MULTIPART), "content_length": row.get("length")}
     for num_bytes in (13, 100_000):
         with pytest.raises(BotanifyError) as caught:
-            read(*cut(spelled(row["body"]), num_bytes), limits=LARGE if row.get("large") else LIMITS, **options)
+            read(*cut(spelled(row["body"], PARTS), num_bytes), limits=LARGE if row.get("large") else LIMITS, **options)
         error = caught.value
         code = error.reason.code if isinstance(error, BadPicture) else error.code
         assert (code, str(error), error.index) == (row["code"], row["says"], row.get("index"))
@@ -120,10 +108,10 @@ def test_a_body_is_refused_with_the_stored_sentence_in_chunks_of_any_size(row):
 @pytest.mark.parametrize(("body", "length"), [(["<START><IMAGE>\r\n", ["x", 1_001]], None), ([], "3001")])
 def test_a_body_over_the_limit_is_refused_before_its_rest_arrives(body, length):
     with pytest.raises(TooLarge):
-        read(spelled(body), content_length=length, then_disconnects=True)
+        read(spelled(body, PARTS), content_length=length, then_disconnects=True)
 
 
-@pytest.mark.parametrize("chunks", [[], [PICTURE], [START], [spelled(["<PICTURE><END>"])]])
+@pytest.mark.parametrize("chunks", [[], [PICTURE], [START], [spelled(["<PICTURE><END>"], PARTS)]])
 @pytest.mark.parametrize("content_type", [MULTIPART, "image/jpeg"])
 def test_disconnect_anywhere_in_the_body_raises_client_left(chunks, content_type):
     with pytest.raises(ClientLeft):
@@ -202,7 +190,7 @@ def test_tiny_chunks_take_no_more_memory_than_their_bytes(content_type):
 
 @pytest.mark.parametrize("hostile", TABLE["hostile"])
 def test_hostile_form_is_parsed_in_seconds(hostile):
-    body = spelled(TABLE["hostile"][hostile])
+    body = spelled(TABLE["hostile"][hostile], PARTS)
     start = time.process_time()
     with contextlib.suppress(MalformedBody):
         read(*cut(body, 65_536), limits=LARGE)

@@ -271,6 +271,18 @@ BOUNDARY = "botanify-test"
 FORM = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
 
 
+def spelled(pieces, parts):
+    """The bytes of a table: texts and [text or pieces, times], in which <NAME> stands for one of the parts."""
+    text = "".join(each if isinstance(each, str) else each[1] * _unit(each[0], parts) for each in pieces)
+    for name, meant in parts.items():
+        text = text.replace(f"<{name}>", meant)
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _unit(piece, parts):
+    return piece if isinstance(piece, str) else spelled(piece, parts).decode()
+
+
 def part(name, content, *, filename=None, more=""):
     """One part of a form; written by hand, so that it can also be malformed."""
     quoted = f'; filename="{filename}"' if filename is not None else ""
