@@ -52,9 +52,10 @@ def wait_until_admitted(address, count):
 
 
 @pytest.mark.parametrize(
-    ("attacker", "honest"), [("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "2001:db8:0:1::1")], ids=["IPv4", "IPv6"]
+    ("attacker", "honest", "body"),
+    [("192.0.2.1", "192.0.2.2", b""), ("2001:db8::1", "2001:db8:0:1::1", b"x" * 50_000)],
+    ids=["IPv4, heads", "IPv6, uploads"],
 )
-@pytest.mark.parametrize("body", [b"", b"x" * 50_000], ids=["heads", "uploads"])
 def test_client_that_holds_every_request_gives_one_up_for_a_client_that_the_proxy_tells_apart(
     address, send, attacker, honest, body
 ):

@@ -1,7 +1,10 @@
 """An exchange tries again where that helps, and as late as the service asks for."""
 
 import asyncio
+import json
+import re
 from datetime import date
+from pathlib import Path
 from unittest import mock
 
 import httpx2
@@ -21,6 +24,7 @@ ANSWER = Identification(
 )  # fmt: skip
 
 
+ROWS = json.loads(Path(__file__).with_suffix(".json").read_text())
 URL = "http://host:1/"
 HANGS = object()
 """The outcome of an attempt that gets no answer."""
@@ -111,72 +115,11 @@ def test_the_service_reads_what_a_client_sends():
     assert parse_parameters(sent) == msgspec.structs.replace(asked, coverage=0.9)  # not 0.8999999999999999
 
 
-def test_retry_after_is_the_least_pause_and_pauses_grow():
-    talk = Talk(refusal(503, "3"), refusal(429, "1"), refusal(504), ok())
-    talk.run()
-    assert talk.pauses == [3 + 0.5, 1 + 1.0, 0 + 2.0]
-    assert [request.headers["Prefer"] for request in talk.requests] == ["wait=120", "wait=116", "wait=114", "wait=112"]
-
-
 @pytest.mark.parametrize("share", [0, 0.5, 1])
 def test_pauses_are_random_up_to_their_limit(share):
     talk = Talk(*[refusal(503, "1")] * 12, ok(), timeout_s=86_400, chance=lambda low, high: low + share * (high - low))
     talk.run()
     assert all(1 <= pause <= 31 for pause in talk.pauses)
-
-
-def test_a_day_of_attempts_is_a_day():
-    talk = Talk(refusal(503, "50"), timeout_s=86_400, chance=lambda low, high: low)
-    talk.fails(ServiceRefusal)
-    assert len(talk.pauses) > 1024  # powers of two grow beyond a float
-
-
-def test_the_last_refusal_is_raised_when_the_time_is_over():
-    talk = Talk(refusal(503, "1"), timeout_s=10)
-    error = talk.fails(ServiceRefusal, "refused with 503")
-    assert error.code == error.document.code == "some_code"
-    assert talk.now < 10
-
-
-def test_a_later_attempt_has_the_time_that_is_left_and_not_that_of_all():
-    talk = Talk(refusal(503, "119"), HANGS, timeout_s=119.5, chance=lambda low, high: low)
-    talk.fails(ServiceUnreachable, r"did not answer in time \(limit 119.5 s\)")
-
-
-@pytest.mark.parametrize("status", [400, 401, 404, 413, 415, 422, 500])
-def test_a_wrong_request_is_not_sent_again(status):
-    talk = Talk(refusal(status, "1"), ok())
-    talk.fails(ServiceRefusal)
-    assert len(talk.requests) == 1
-
-
-def test_a_lost_connection_is_tried_again_for_a_while():
-    lost = (httpx2.ReadError("lost"), httpx2.ConnectError(""), httpx2.DecodingError("incorrect header check"))
-    assert Talk(*lost, ok()).run() == ANSWER
-    talk = Talk(httpx2.ConnectError("refused"))
-    talk.fails(ServiceUnreachable, r"no service answers at http://host:1/ \(refused\): check")
-    assert len(talk.requests) == 7
-
-
-@pytest.mark.parametrize("first", [refusal(503), httpx2.Response(502, content=b"<html>")])
-@pytest.mark.parametrize("timeout_s", [5, 20, 120, 3600])
-def test_an_address_that_has_answered_is_tried_to_the_end(first, timeout_s):
-    talk = Talk(first, httpx2.ConnectError("refused"), timeout_s=timeout_s)
-    talk.fails(ServiceUnreachable, "refused")
-    assert timeout_s - 1 < talk.now < timeout_s
-    assert len(talk.requests) < 20 + timeout_s / 30
-
-
-@pytest.mark.parametrize("content", [b"<html>", b'{"status": "ok"}', b'"\xff"', b"[" * 100_000])
-@pytest.mark.parametrize("status", [200, 404, 413])
-def test_what_is_not_from_the_service_is_a_refusal(content, status):
-    talk = Talk(httpx2.Response(status, content=content))
-    talk.fails(ServiceRefusal, rf"http://host:1/ answered {status} \w+.*: check the address")
-
-
-@pytest.mark.parametrize("status", [502, 503, 504])
-def test_a_proxy_without_its_service_is_asked_again(status):
-    assert Talk(*[httpx2.Response(status, content=b"<html>")] * 9, ok()).run() == ANSWER
 
 
 def test_an_answer_is_exactly_what_the_service_sent():
@@ -185,24 +128,10 @@ def test_an_answer_is_exactly_what_the_service_sent():
     assert talk.run_json("http://host") == sent
 
 
-@pytest.mark.parametrize("error", [httpx2.UnsupportedProtocol, httpx2.LocalProtocolError])
-def test_what_cannot_be_sent_is_not_tried_again_and_not_shown(error):
-    talk = Talk(error("Illegal header value b'Bearer secret'"))
-    assert "secret" not in str(talk.fails(ServiceUnreachable))
-    assert len(talk.requests) == 1
-
-
 def test_the_password_of_a_proxy_is_sent_and_not_shown():
     talk = Talk(httpx2.Response(404))
     assert "secret" not in str(talk.fails(ServiceRefusal, url="http://user:secret@host:1/"))
     assert talk.requests[0].url.password == "secret"
-
-
-@pytest.mark.parametrize("url", ["http://host/plants", "http://[::1]:80/plants/"])
-def test_an_address_may_have_a_path(url):
-    talk = Talk(ok())
-    talk.run(url)
-    assert talk.requests[0].url.path == "/plants/identify"
 
 
 @pytest.mark.parametrize(("location", "place"), cases(__file__, "redirects"))
@@ -210,3 +139,42 @@ def test_a_redirect_is_refused_with_the_other_address(location, place):
     talk = Talk(httpx2.Response(301, headers={"Location": location}))
     assert f"http://host:1/ redirects to {place} (301 " in str(talk.fails(ServiceRefusal))
     assert len(talk.requests) == 1
+
+
+MADE = {
+    "ok": ok,
+    "lost": lambda: httpx2.ReadError("lost"),
+    "refused": lambda: httpx2.ConnectError("refused"),
+    "packed": lambda: httpx2.DecodingError("incorrect header check"),
+    "no protocol": lambda: httpx2.UnsupportedProtocol("Illegal header value b'Bearer secret'"),
+    "no header": lambda: httpx2.LocalProtocolError("Illegal header value b'Bearer secret'"),
+    "hangs": lambda: HANGS,
+}
+
+
+def made(outcome):
+    """An outcome of a table: a name, a status with Retry-After, or a status with what a proxy wrote."""
+    if isinstance(outcome, str):
+        return MADE[outcome]()
+    status, more = outcome
+    return refusal(status, more) if more is None or more.isdigit() else httpx2.Response(status, content=more.encode())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["fact"])
+def test_an_exchange_goes_as_stored(row):
+    """The last outcome goes on; a pause is random up to its limit, of which it takes the share."""
+    share = row.get("share", 1)
+    talk = Talk(*map(made, row["outcomes"]), timeout_s=row.get("timeout_s", 120), chance=lambda low, high: share * high)
+    if "says" in row:
+        error = talk.fails(ServiceUnreachable if row["unreachable"] else ServiceRefusal)
+        assert re.search(row["says"], str(error))
+        assert "secret" not in str(error)
+    else:
+        assert talk.run() == ANSWER
+    least, most = row["requests"]
+    assert least <= len(talk.requests) <= most
+    if "pauses" in row:
+        assert talk.pauses == row["pauses"]
+        assert [request.headers["Prefer"] for request in talk.requests] == row["prefer"]
+    assert talk.now <= row.get("timeout_s", 120)
+    assert talk.now >= row.get("lasts_s", 0)

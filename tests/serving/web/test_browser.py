@@ -144,11 +144,3 @@ def test_first_minute_needs_no_picture_and_no_mouse(open_tab):
     assert page.evaluate("document.activeElement.id") == "choose"
     assert b"\xff\xd8\xff" in tab.asked[0]
     tab.assert_accessible()
-
-
-def test_other_parts_of_the_page_hear_of_an_answer_and_its_pictures(open_tab):
-    tab = open_tab()
-    tab.page.evaluate("document.addEventListener('answered', ({ detail }) => { window.heard = detail; })")
-    tab.show(SPECIES)
-    heard = "[heard.answer.request_id, heard.files[0].name, heard.element.isConnected]"
-    assert tab.page.evaluate(heard) == ["request-1", "1.jpg", True]

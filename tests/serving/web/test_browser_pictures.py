@@ -135,20 +135,6 @@ def test_photograph_that_the_browser_cannot_show_has_a_tile_and_then_a_picture(o
     assert b'name="preview"' in tab.asked[0]
 
 
-def test_picture_over_the_limit_of_the_service_is_never_sent(open_tab):
-    tab = open_tab()
-    tab.model = {**tab.model, "limits": {**tab.model["limits"], "picture_bytes": 2_100_000}}
-    tab.page.reload()
-    tab.choose(PHOTOGRAPHS[0], file("large.heic", b"\0" * 2_200_000, "image/heic"))
-    told = tab.problem_text()
-    assert "picture 2 (large.heic)" in told
-    assert "It has 2.2 MB, and the service takes at most 2.1 MB." in told
-    assert tab.asked == []
-    tab.page.click("text=Remove picture 2")
-    tab.answer_text()
-    assert len(sent_pictures(tab.asked[0])) == 1
-
-
 def test_a_species_stands_beside_what_it_is_often_taken_for_with_a_picture_of_each(open_tab):
     tab = open_tab("narrow")
     page = tab.page
