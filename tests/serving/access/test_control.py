@@ -226,9 +226,10 @@ def test_refusal_without_any_admin_key_tells_how_to_make_one(keys):
         access_control(*keys).authorize_admin(bearer(SECRET), HERE)
 
 
+@pytest.mark.parametrize("secret", [OTHER_SECRET, SECRET])
 @pytest.mark.parametrize("keys", [(), (KEY,), (KEY, ADMIN)])
-def test_admin_calls_are_rate_limited(keys):
+def test_admin_calls_are_rate_limited(keys, secret):
     control = access_control(*keys, burst=1)
     for error in (Unauthorized, RateLimited):
         with pytest.raises(error):
-            control.authorize_admin(bearer(OTHER_SECRET), HERE)
+            control.authorize_admin(bearer(secret), HERE)

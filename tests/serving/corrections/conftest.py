@@ -8,8 +8,9 @@ from tests.serving.program import PATIENCE_S
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
-    """A busy machine stores as late as it likes; tests of the deadline have their own."""
+    """A busy machine stores as late as it likes, also beside the purge at the start; tests of limits have their own."""
     monkeypatch.setattr("serving.corrections.service._DEADLINE_S", PATIENCE_S)
+    monkeypatch.setattr("serving.corrections.store._LOCK_S", PATIENCE_S)
 
 
 @pytest.fixture

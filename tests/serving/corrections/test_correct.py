@@ -12,7 +12,6 @@ from models.errors import InputError
 from serving.access.keys import make_key
 from serving.corrections.store import Store
 from tests.make import cases
-from tests.serving.conftest import ready_service
 from tests.serving.corrections.kept import DAISY, ROSE, ask, correct, correction, database, files, kept, running
 from tests.serving.tiny import TAXA, TAXONOMY, assert_problem
 from tests.waiting import wait_until
@@ -36,13 +35,6 @@ def test_a_correction_is_kept_with_its_answer_and_the_pictures_that_were_given(c
 def test_an_answer_is_corrected_whatever_id_its_client_has_chosen(client, sent):
     answer = ask(client, headers={"X-Request-ID": sent})
     assert correct(client, of=quote(answer, safe=""), taxon="crocus").status_code == 200
-
-
-def test_without_the_flag_nothing_is_kept_and_there_is_no_route(settings, tmp_path):
-    with ready_service(bundle=settings.bundle) as client:
-        assert_problem(correct(client, taxon="crocus"), 404, "not_found")
-        assert client.get("/model").json()["corrections"] is None
-    assert not list(tmp_path.rglob("*.sqlite"))
 
 
 def test_without_pictures_none_is_kept_and_a_plant_may_be_one_that_the_model_does_not_know(client, folder):

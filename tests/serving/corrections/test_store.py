@@ -166,6 +166,7 @@ def test_a_commit_to_sqlite_is_on_the_disk(tmp_path):
 
 def test_a_call_to_postgresql_ends_when_server_or_network_do_not_respond(monkeypatch):
     made = {}
+    monkeypatch.setattr("serving.corrections.store._LOCK_S", 5)
     monkeypatch.setattr("serving.corrections.store.create_engine", lambda *_, **more: made.update(more))
     _open(make_url("postgresql+psycopg://botanify@nosuch/corrections"))
     limits = made["connect_args"]

@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import uvloop
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from models.errors import InputError, PictureError, TooManyPixels, UnreadableImage, UnsupportedFormat
 from models.preprocess import picture_to_input
@@ -225,94 +228,59 @@ def test_children_of_a_killed_service_exit(data):
     wait_until(lambda: all(state(pid) in {None, "Z"} for pid in pids))
 
 
-class Requests:
-    """A budget of 100 bytes and named requests to it."""
+class SharedBudget(RuleBasedStateMachine):
+    """Requests for the memory of a budget of 100 bytes, in the order in which they come."""
 
     def __init__(self):
-        self.metrics = Metrics()
+        super().__init__()
+        self.runner, self.metrics = asyncio.Runner(), Metrics()
         self.budget = ByteBudget(100, self.metrics.decode_bytes)
-        self.held, self.leave = [], {}
+        self.requests = []  # [bytes, whether it holds them, what ends it, task], the oldest first
 
-    async def ask(self, **num_bytes):
-        """Asks for memory by each name, in this order; returns the tasks."""
-        tasks = [asyncio.create_task(self._hold(*request)) for request in num_bytes.items()]
-        await settled()
-        return tasks
+    async def hold(self, request):
+        async with self.budget.grant(request[0]):
+            request[1] = True
+            await request[2].wait()
 
-    async def _hold(self, name, num_bytes):
-        self.leave[name] = asyncio.Event()
-        async with self.budget.grant(num_bytes):
-            self.held.append(name)
-            try:
-                await self.leave[name].wait()
-            finally:
-                self.held.remove(name)
+    async def begin(self, num_bytes):
+        request = [num_bytes, False, asyncio.Event()]
+        self.requests.append([*request, None])
+        self.requests[-1][3] = asyncio.create_task(self.hold(self.requests[-1]))
 
-    async def end(self, name):
-        self.leave[name].set()
-        await settled()
-
-    @property
-    def granted(self):
-        return value(self.metrics, "botanify_decode_bytes")
-
-
-async def settled():
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-def on_a_loop(test):
-    def run():
-        async def with_requests():
-            requests = Requests()
-            await test(requests)
-            for name in requests.leave:
-                await requests.end(name)
-            assert (requests.held, requests.granted) == ([], 0)
-
-        asyncio.run(with_requests())
-
-    run.__name__ = test.__name__
-    return run
-
-
-@on_a_loop
-async def test_small_requests_do_not_overtake_a_large_one(requests):
-    await requests.ask(a=60, large=90, small=10)
-    assert requests.held == ["a"]
-    await requests.end("a")
-    assert requests.held == ["large", "small"]
-
-
-@on_a_loop
-async def test_request_over_the_whole_budget_is_granted_alone(requests):
-    await requests.ask(a=1, huge=1_000, b=1)
-    assert requests.held == ["a"]
-    await requests.end("a")
-    assert (requests.held, requests.granted) == (["huge"], 1_000)
-    await requests.end("huge")
-    assert requests.held == ["b"]
-
-
-@on_a_loop
-async def test_cancelled_waiting_request_lets_the_next_one_through(requests):
-    _, large, _ = await requests.ask(a=60, large=90, small=10)
-    large.cancel()
-    await settled()
-    assert requests.held == ["a", "small"]
-
-
-@pytest.mark.parametrize("num_steps", range(4))
-def test_request_cancelled_around_its_grant_returns_the_memory(num_steps):
-    @on_a_loop
-    async def test(requests):
-        _, cancelled, _ = await requests.ask(a=100, b=100, c=100)
-        requests.leave["a"].set()
+    async def settled(self, num_steps=10):
         for _ in range(num_steps):
             await asyncio.sleep(0)
-        cancelled.cancel()
-        await settled()
-        assert (requests.held, requests.granted) == (["c"], 100)
 
-    test()
+    @rule(num_bytes=st.sampled_from([1, 10, 60, 90, 100, 1_000]))
+    def ask(self, num_bytes):
+        self.runner.run(self.begin(num_bytes))
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data(), num_steps=st.integers(0, 3), is_cancelled=st.booleans())
+    def leave(self, data, num_steps, is_cancelled):
+        """One ends, and soon after another one, which may just be granted its memory, is canceled or ends too."""
+        for _ in range(min(2, len(self.requests))):
+            request = self.requests.pop(data.draw(st.integers(0, len(self.requests) - 1)))
+            request[3].cancel() if is_cancelled or not request[1] else request[2].set()
+            self.runner.run(self.settled(num_steps))
+
+    @invariant()
+    def is_granted_in_order_as_far_as_it_goes(self):
+        self.runner.run(self.settled())
+        held = [num_bytes for num_bytes, is_held, *_ in self.requests if is_held]
+        waiting = [num_bytes for num_bytes, is_held, *_ in self.requests if not is_held]
+        assert [each[1] for each in self.requests] == [True] * len(held) + [False] * len(waiting)
+        assert value(self.metrics, "botanify_decode_bytes") == sum(held)
+        assert sum(held) <= 100 or len(held) == 1
+        assert not waiting or (held and sum(held) + waiting[0] > 100)
+
+    def teardown(self):
+        for _, _, _, task in self.requests:
+            task.cancel()
+        self.requests.clear()
+        self.is_granted_in_order_as_far_as_it_goes()
+        self.runner.close()
+
+
+test_requests_share_a_budget_in_their_order = SharedBudget.TestCase
+test_requests_share_a_budget_in_their_order.settings = settings(max_examples=25, stateful_step_count=15)
