@@ -13,7 +13,7 @@ from PIL import Image
 
 from models import session as names
 from models.bundle import GOLDEN_FILE, GOLDEN_PART, WITH_PLACE, seal_bundle
-from models.bundle_record import FORMAT_VERSION, Architecture, BundleRecord, DataSource, Metric, NetworkFile
+from models.bundle_record import Architecture, DataSource, Metric, NetworkFile
 from models.calibration import (
     CALIBRATION_FILE,
     CALIBRATION_PART,
@@ -31,7 +31,7 @@ from models.preprocess import InputSpec, picture_to_input
 from models.taxonomy import Output, Taxon, Taxonomy
 from serving.engine.decoding.pool import Decoded
 from serving.engine.decoding.process import DecodeTime
-from tests.models.tiny import conformal_table
+from tests.models.tiny import bundle_record, conformal_table
 from tests.serving.program import PATIENCE_S
 
 SIDE_PX = 32
@@ -175,9 +175,7 @@ def seal_tiny_bundle(
         write_place(add(PLACE_PART, PLACE_FILE), prior)
     if golden is not None:
         add(GOLDEN_PART, GOLDEN_FILE).write_bytes(msgspec.json.encode(golden))
-    record = BundleRecord(
-        format_version=FORMAT_VERSION,
-        name="tiny",
+    record = bundle_record(
         version=version,
         architecture=Architecture("tiny", num_outputs=6, num_features=3, num_parameters=18),
         input=InputSpec(height=SIDE_PX, width=SIDE_PX, train_px=SIDE_PX),
@@ -187,8 +185,6 @@ def seal_tiny_bundle(
         recipe={},
         trained_on="nothing",
         sources=(DataSource("drawn", 10, {"CC0": 10}, "for tests"),),
-        git_commit="unknown",
-        created="2026-11-20T00:00:00Z",
         description="Distinguishes colors.",
         parts=parts,
         look_alikes=look_alikes or {},
