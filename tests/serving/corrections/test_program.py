@@ -3,12 +3,14 @@
 import csv
 import hashlib
 import itertools
+import json
 import os
 import resource
 import shutil
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,9 @@ from tests.serving.tiny import GREEN, draw, encode, jpeg
 from tests.waiting import wait_until
 from training.dataset.sources.table import read_table
 from training.prepare import Table, prepare
+
+EXPORTS = json.loads(Path(__file__).with_name("exports.json").read_text())
+PICTURES = {"rose": ROSE, "daisy": DAISY, "crocus": CROCUS, "dark": jpeg((1, 2, 3)), "gray": jpeg((9, 9, 9))}
 
 
 @pytest.fixture
@@ -90,36 +95,21 @@ def test_what_a_reviewer_found_right_is_exported_and_prepared(keep, run, exporte
     assert (tmp_path / "out" / TABLE_FILE).read_text().count(",train,") == 2  # of what tests a network nothing changes
 
 
-def test_a_reviewer_confirms_neither_what_they_took_back_nor_what_they_are_not_certain_of(keep, run, exported):
-    for number, picture in enumerate((ROSE, DAISY, CROCUS)):
-        keep(number, picture, person="ann", certain=number != 1)
-    run("review", f"{0:032x}", "--reviewer", "ann", "--wrong")
-    assert exported()[1] == [("Rosa rugosa", CROCUS)]
-
-
-def test_a_picture_with_two_names_is_left_out(keep, exported):
-    keep(0, ROSE, person="ann")
-    keep(1, ROSE, person="ann", name="Crocus vernus")
-    keep(2, DAISY, person="ann")
-    said, rows, _ = exported()
-    assert "1 with two names" in said
-    assert rows == [("Rosa rugosa", DAISY)]
-
-
-def test_corrections_that_share_a_picture_are_one_group_which_is_no_id(keep, folder, exported):
-    shared = [(ROSE, DAISY), (jpeg((1, 2, 3)),), (CROCUS, jpeg((9, 9, 9))), (DAISY, CROCUS)]
-    for number, pictures in enumerate(shared):
-        keep(number, *pictures, person="ann")
-    _, _, found = exported()
-    assert sorted(found.count(each) for each in set(found)) == [1, 4]
-    assert not {each.correction_id for each in kept(folder)} & {*found}
-
-
-def test_an_export_of_disputed_pictures_alone_fails_and_leaves_nothing(keep, refused, folder, tmp_path):
-    for number, name in enumerate(("Rosa rugosa", "Rosa canina")):
-        keep(number, ROSE, name=name, person="ann")
-    assert "1 with two names" in refused("export", "--reviewer", "ann", "--out", tmp_path / "out")
-    assert [*tmp_path.iterdir()] == [folder]
+@pytest.mark.parametrize("row", EXPORTS, ids=lambda row: row["fact"])
+def test_an_export_has_what_the_reviewer_confirms(keep, run, exported, refused, folder, tmp_path, row):
+    for number, (pictures, fields) in enumerate(row["kept"]):
+        keep(number, *(PICTURES[each] for each in pictures), **fields)
+    for number in row.get("wrong", ()):
+        run("review", f"{number:032x}", "--reviewer", "ann", "--wrong")
+    if "refused" in row:
+        assert row["refused"] in refused("export", "--out", tmp_path / "out", "--reviewer", row.get("reviewer", "ann"))
+        assert [*tmp_path.iterdir()] == [folder]
+    else:
+        said, pictures, groups = exported()
+        assert row["says"] in said
+        assert sorted(pictures) == sorted((name, PICTURES[each]) for name, each in row["exported"])
+        assert sorted(groups.count(each) for each in set(groups)) == row["groups"]
+        assert not {each.correction_id for each in kept(folder)} & {*groups}
 
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@SUM(1)", "-1", "+ Laburnocytisus adamii"])
@@ -143,13 +133,6 @@ def test_a_damaged_database_is_one_line(keep, refused, folder, tmp_path, command
     said = refused(command, *flags)
     assert said.startswith("error (bad_input): the store of corrections cannot be used")
     assert "malformed" in said
-
-
-@pytest.mark.parametrize(("reviewer", "what"), [("", "--reviewer is not valid"), ("zoe", "no confirmed")])
-def test_an_export_of_nothing_says_why(keep, refused, tmp_path, reviewer, what):
-    keep(0, ROSE)
-    assert what in refused("export", "--out", tmp_path / "out", "--reviewer", reviewer)
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_report_counts_what_people_are_certain_of(keep, run):
