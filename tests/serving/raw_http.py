@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from serving.api.protocol import make_protocol
+from tests.waiting import wait_until
 
 HEADER_S, DRAIN_S, KEEP_ALIVE_S = 0.4, 0.6, 2.0
 SOON_S = 60.0  # longest time for a connection to end when it should
@@ -56,8 +57,10 @@ class App:
 @contextmanager
 def serve(app):
     """Serves the application; gives the address."""
-    with run(uvicorn.Server(config(app, HEADER_S, DRAIN_S, timeout_keep_alive=KEEP_ALIVE_S))) as address:
+    server = uvicorn.Server(config(app, HEADER_S, DRAIN_S, timeout_keep_alive=KEEP_ALIVE_S))
+    with run(server) as address:
         yield address
+        wait_until(lambda: not server.server_state.connections)  # a refused one lingers for two seconds
 
 
 def config(app, header_s, drain_s, **options):
