@@ -28,10 +28,10 @@ from models.figures import coverage_figures
 from models.metrics import Share, Whole, calibration_error, share
 from models.program import run_program
 from models.scoring import AnswerModel, Decisions, decide
-from training.bundling.unknown_plants import UnknownPlants, names_of
 from training.comparison import UNKNOWN_TAXON, frozen_set
 from training.dataset.manifest import Manifest
-from training.evaluation.pictures import PictureFiles, Pictures, bundle_network, run
+from training.fit.pictures import PictureFiles, Pictures, bundle_network, run
+from training.fit.unknown_plants import UnknownPlants, names_of
 from training.loading.negatives import UNKNOWN_PLANT, list_negatives
 
 _COVERAGE: Final = 0.9

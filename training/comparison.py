@@ -28,8 +28,8 @@ from models.scoring import decide
 from models.taxonomy import Taxonomy
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.pairs import tango_interval
-from training.evaluation.pictures import Pictures, bundle_network, plants_of, run
+from training.fit.pairs import tango_interval
+from training.fit.pictures import Pictures, bundle_network, plants_of, run
 
 MOST_LOSS: Final = 0.005
 """A loss of half a point of top-1 is not accepted, and has to be ruled out with 97.5 % confidence."""

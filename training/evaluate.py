@@ -31,7 +31,7 @@ from models.session import NetworkOutput
 from models.text_table import as_csv
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
-from training.evaluation.provenance import OTHER_DATA, is_other_data, require_same_outputs
+from training.fit.provenance import OTHER_DATA, is_other_data, require_same_outputs
 from training.monitor.log import LOG_FILE
 from training.recipe import HardwareRecipe, WholeNumber
 from training.toml_file import Section
@@ -39,7 +39,7 @@ from training.toml_file import Section
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
     from training.comparison import Comparison
-    from training.evaluation.pictures import Network, Pixels
+    from training.fit.pictures import Network, Pixels
 
 COMPARISON_FILE: Final = "comparison.json"
 _MOST_NAMES: Final = 20  # in one line; the JSON has them all
@@ -193,7 +193,7 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
             other data and `other_data` is not set. Or further pictures are given without a bundle, or cannot be read.
             Or suspects are asked for without a folder, or no label can be judged.
     """
-    from training.evaluation.pictures import PictureFiles, pictures_of, run
+    from training.fit.pictures import PictureFiles, pictures_of, run
 
     if command.suspects and command.out is None:
         remedy = "give --out DIR, or leave out --suspects"
@@ -230,7 +230,7 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
         if command.out is not None:
             _write(command.out, evaluation, command.split, files)
     if command.out is not None and command.checkpoint is not None:
-        from training.evaluation.drawings import learning_curves
+        from training.fit.drawings import learning_curves
 
         run_folder = command.checkpoint.parent
         if (run_folder / LOG_FILE).is_file():  # the checkpoint is in the folder of its run
@@ -263,7 +263,7 @@ def _unknown_plants(command: Evaluate) -> dict[str, tuple[Path, ...]]:
 
 def bundle_subject(bundle: Bundle, precision: Precision) -> Subject:
     """Returns a bundle's network, run one picture at a time as the service does on a CPU."""
-    from training.evaluation.pictures import bundle_network
+    from training.fit.pictures import bundle_network
 
     run = bundle_network(bundle, precision)
     temperature = bundle.network(precision).temperature
@@ -302,8 +302,8 @@ def _checkpoint_subject(path: Path, served: InputSpec | None) -> Subject:
 
 def _write_suspects(command: Evaluate, subject: Subject, manifest: Manifest, *, other_data: bool) -> None:
     """Lists the training pictures whose label is probably wrong, and draws the worst beside what they may be."""
-    from training.evaluation.drawings import draw_suspects
-    from training.evaluation.pictures import pictures_of, run
+    from training.fit.drawings import draw_suspects
+    from training.fit.pictures import pictures_of, run
     from training.suspects import judge_labels, suspects_of, suspects_table
 
     assert command.out is not None  # `evaluate` has checked it
@@ -324,7 +324,7 @@ def _write_suspects(command: Evaluate, subject: Subject, manifest: Manifest, *, 
 
 def _reports(evaluation: Evaluation, split: Split, manifest: Manifest) -> dict[str, bytes]:
     """Returns the files of one network, by the end of their names."""
-    from training.evaluation.drawings import draw_mistakes
+    from training.fit.drawings import draw_mistakes
 
     taxa = manifest.taxonomy.taxa
     predictions = evaluation.predictions
@@ -352,7 +352,7 @@ def _reports(evaluation: Evaluation, split: Split, manifest: Manifest) -> dict[s
 
 def _write(folder: Path, evaluation: Evaluation, split: Split, files: Mapping[str, bytes]) -> None:
     """Writes all files of one network, and removes pictures of an earlier evaluation that this one did not draw."""
-    from training.evaluation.drawings import SHEETS
+    from training.fit.drawings import SHEETS
 
     stem = f"{evaluation.subject.name}-{split}{'-other-data' if evaluation.other_data else ''}"
     replace_together(folder, {f"{stem}{ending}": content for ending, content in files.items()})

@@ -42,7 +42,8 @@ from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
 from models.openvino_session import require_bf16
 from models.place import PLACE_FILE, PLACE_PART, write_place
 from models.ranking import RANKS, Rank
-from training.bundling.model_card import (
+from training.dataset.manifest import Manifest
+from training.fit.model_card import (
     MODEL_CARD_FILE,
     card_commands,
     describe_check,
@@ -50,15 +51,14 @@ from training.bundling.model_card import (
     describe_threshold,
     model_card,
 )
-from training.dataset.manifest import Manifest
-from training.evaluation.provenance import OTHER_DATA, is_other_data, require_same_outputs
+from training.fit.provenance import OTHER_DATA, is_other_data, require_same_outputs
 from training.recipe import SidePx, check_stored_recipe, side_at_epoch
 from training.toml_file import Section
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
-    from training.bundling.candidates import Candidate, PictureSets
     from training.engine.checkpoint import Checkpoint
+    from training.fit.networks import Candidate, PictureSets
 
 _LEAST_PLANTS: Final = 2  # of which one is left out of the fit that judges it
 WORKERS: Final = 2
@@ -135,8 +135,8 @@ def export(command: Export) -> Bundle:
         )
     if "bf16" in command.precision:
         require_bf16()  # before the hours of fp32
-    from training.bundling.candidates import make_bf16, make_fp16, make_fp32
     from training.engine.checkpoint import read_checkpoint
+    from training.fit.networks import make_bf16, make_fp16, make_fp32
 
     command = _named(command)
     checkpoint = read_checkpoint(command.checkpoint)
@@ -200,9 +200,9 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
     Raises:
         DataError: The outputs of the data are not those of the checkpoint, or there are too few validation plants.
     """
-    from training.bundling.candidates import picture_sets
-    from training.bundling.unknown_plants import LEAST_NEGATIVES, unknown_files
-    from training.evaluation.pictures import PictureFiles
+    from training.fit.networks import picture_sets
+    from training.fit.pictures import PictureFiles
+    from training.fit.unknown_plants import LEAST_NEGATIVES, unknown_files
     from training.loading.negatives import list_negatives
     from training.network_input import require_side, stored_input_spec
 
@@ -257,9 +257,9 @@ def _seal(
 
     fp32 has passed; it gives the metrics and the reliability diagram. The folder is for temporary files.
     """
-    from training.bundling.bundle_description import describe, record_golden
-    from training.bundling.examples import example_pictures
-    from training.bundling.onnx_file import write_weights
+    from training.fit.examples import example_pictures
+    from training.fit.onnx_file import write_weights
+    from training.fit.record import describe, record_golden
 
     manifest = sets.validation.manifest
     released = {precision: each for precision, each in made.items() if not isinstance(each, FailedNetwork)}

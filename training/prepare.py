@@ -470,7 +470,7 @@ def _print_report(report: Report, out: Path) -> None:
         print(f"  ... and {len(report.left_out) - _MOST_LISTED:,} more, all in {out / HTML_FILE}")
     for sentence in (*report.notes, *advice(report)):
         print(f"  {sentence}")
-    from training.bundling.thresholds import MIN_NAMED  # loads scipy, for which --help does not wait
+    from training.fit.names import MIN_NAMED  # loads scipy, for which --help does not wait
 
     if (num_calibration := report.by_split.get("calibration", 0)) < MIN_NAMED:
         print(

@@ -2,7 +2,7 @@
 
 A network has learned its training pictures with their labels, so its own answers cannot judge them. Its features can:
 half of the plants of each taxon fit a linear classifier, which judges the other half, and the other way round. The
-classifier is the discriminant analysis behind the table of distances (`training/bundling/rejection.py`): the taxon with
+classifier is the discriminant analysis behind the table of distances (`training/fit/heads.py`): the taxon with
 the nearest mean under one shared covariance. All taxa count as equally likely, so that no plant is suspected for being
 rare.
 
@@ -29,9 +29,9 @@ from models.ranking import Floats
 from models.scoring import AnswerModel
 from models.taxonomy import Output, Taxonomy
 from models.text_table import as_csv
-from training.bundling.rejection import fit_features
-from training.bundling.thresholds import fit_temperature
 from training.dataset.manifest import Manifest
+from training.fit.heads import fit_features
+from training.fit.names import fit_temperature
 
 COLUMNS: Final = ("path", "taxon_id", "suggested_taxon_id", "score", "suggested_score", "name", "suggested_name")
 _NOT_JUDGED: Final = -1

@@ -24,7 +24,7 @@ from models.network import PlantNetwork
 from models.preprocess import InputSpec
 from models.program import run_program
 from models.taxonomy import Output, Taxon, Taxonomy
-from training.bundling.onnx_file import fold_batch_norm, write_fp16, write_onnx
+from training.fit.onnx_file import fold_batch_norm, write_fp16, write_onnx
 from training.machine import current_commit
 
 _FILE: Final = "model.fp32.onnx"

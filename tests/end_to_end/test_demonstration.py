@@ -18,7 +18,7 @@ from tests.models.pictures import as_camera_file
 from tests.serving import program
 from training.dataset.audit.examine import examine
 from training.dataset.manifest import Manifest
-from training.evaluation.pictures import Pictures, bundle_network, run
+from training.fit.pictures import Pictures, bundle_network, run
 from training.prepare import CACHE_FILE, Sources, prepare
 
 MAX_BUNDLE_BYTES = 15_000_000

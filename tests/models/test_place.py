@@ -23,7 +23,7 @@ from models.ranking import MistakenTaxa, Promise, Promises, Thresholds
 from models.scoring import AnswerModel
 from tests.make import from_table
 from tests.models.tiny import species, taxonomy_of
-from training.bundling.place import Records, count_records
+from training.fit.place import Records, count_records
 
 NUM_TAXA = 4
 TAXONOMY = taxonomy_of(*(species(f"Rosa {name}", "Rosaceae") for name in ("alba", "canina", "gallica", "rugosa")))

@@ -8,7 +8,7 @@ from models.place import PlaceRule
 from models.ranking import Thresholds
 from tests.serving.conftest import ready_service
 from tests.serving.tiny import TAXA, identify, jpeg
-from training.bundling.place import Records, count_records
+from training.fit.place import Records, count_records
 
 BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
 SUMMER, WINTER = "2026-06-15", "2026-12-15"

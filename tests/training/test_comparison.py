@@ -32,7 +32,7 @@ from training.comparison import (
 )
 from training.dataset.manifest import Manifest
 from training.evaluate import Evaluate
-from training.evaluation.pairs import paired_loss
+from training.fit.pairs import paired_loss
 
 
 @pytest.fixture(scope="module")

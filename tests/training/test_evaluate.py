@@ -13,7 +13,7 @@ from models.session import NetworkOutput
 from tests.models.pictures import SPEC
 from tests.training.small import prepare_folder, require_one_line, with_columns
 from training.evaluate import Evaluate, Subject, evaluate, main
-from training.evaluation.drawings import SHEETS
+from training.fit.drawings import SHEETS
 from training.loading.shards import Pack, pack
 
 
@@ -83,9 +83,7 @@ def test_mistakes_and_learning_curves_are_written_with_the_report(both, manifest
 
 def test_sheets_of_an_earlier_evaluation_are_removed(finished_run, data, tmp_path, monkeypatch):
     (tmp_path / "checkpoint-test-confusions.jpg").write_bytes(b"old")
-    monkeypatch.setattr(
-        "training.evaluation.drawings.draw_mistakes", lambda *arguments: {"surest-mistakes.jpg": b"new"}
-    )
+    monkeypatch.setattr("training.fit.drawings.draw_mistakes", lambda *arguments: {"surest-mistakes.jpg": b"new"})
     evaluate(Evaluate(data=data, checkpoint=finished_run / "last.pt", out=tmp_path, workers=0))
     assert not (tmp_path / "checkpoint-test-confusions.jpg").exists()
     assert (tmp_path / "checkpoint-test-surest-mistakes.jpg").read_bytes() == b"new"
@@ -153,7 +151,7 @@ def test_pictures_that_judge_answers_need_a_bundle(finished_run, data, tmp_path)
     ],
 )
 def test_a_missing_folder_is_named_with_its_flag_before_anything_is_measured(flags, message, bundle, data, monkeypatch):
-    monkeypatch.setattr("training.evaluation.pictures.run", lambda *arguments: pytest.fail("measured"))
+    monkeypatch.setattr("training.fit.pictures.run", lambda *arguments: pytest.fail("measured"))
     with pytest.raises(DataError, match=message):
         evaluate(Evaluate(data=data, bundle=bundle.folder, workers=0, **flags))
 

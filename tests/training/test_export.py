@@ -13,12 +13,12 @@ from models.network import PlantNetwork
 from models.preprocess import picture_to_input
 from tests.make import ran
 from tests.training.small import prepare_folder
-from training.bundling import bundle_description
-from training.bundling.onnx_file import fold_batch_norm, round_to_half
-from training.bundling.thresholds import fit_temperature
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.export import _named, _picture_sets, export
+from training.fit.names import fit_temperature
+from training.fit.onnx_file import fold_batch_norm, round_to_half
+from training.fit.record import _without_folders
 from training.loading.shards import Pack, pack
 
 
@@ -106,7 +106,7 @@ def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(e
         fitted_on.append(outputs.labels.tolist())
         return fit_temperature(outputs, taxonomy)
 
-    monkeypatch.setattr("training.bundling.candidates.fit_temperature", note_labels)
+    monkeypatch.setattr("training.fit.networks.fit_temperature", note_labels)
     export(replace(exporting, data=restricted))
     manifest = Manifest(restricted)
     assert fitted_on == [manifest.labels[manifest.rows_of("calibration")].tolist()]
@@ -128,7 +128,7 @@ def test_data_with_other_outputs_is_refused(exporting, pictures, tmp_path):
 
 
 def test_a_file_with_other_probabilities_than_pytorch_is_never_sealed(exporting, monkeypatch):
-    monkeypatch.setattr("training.bundling.candidates.PARITY_LIMIT", 1e-12)
+    monkeypatch.setattr("training.fit.networks.PARITY_LIMIT", 1e-12)
     with pytest.raises(
         BundleError, match=r"and PyTorch give different probabilities.* on 3 pictures; expected at most 1e-12"
     ):
@@ -137,7 +137,7 @@ def test_a_file_with_other_probabilities_than_pytorch_is_never_sealed(exporting,
 
 
 def test_pytorch_runs_a_sample_of_the_validation_pictures_and_the_card_says_so(exporting, monkeypatch):
-    monkeypatch.setattr("training.bundling.candidates.PARITY_PICTURES", 2)
+    monkeypatch.setattr("training.fit.networks.PARITY_PICTURES", 2)
     bundle = export(exporting)
     for check in bundle.network("fp32").checks:
         assert (check.passed, check.num_pictures) == (True, 2)
@@ -246,7 +246,7 @@ def test_the_bundle_has_the_size_of_the_last_pictures_it_was_trained_on(
 def test_the_paths_of_a_recipe_are_cut_at_any_depth():
     recipe = {"network": {"weights": "/data/last.pt"}, "negatives": {"negatives": ["/data/things", "more"]}, "seed": 3}
     cut = {"network": {"weights": "last.pt"}, "negatives": {"negatives": ["things", "more"]}, "seed": 3}
-    assert bundle_description._without_folders(recipe) == cut
+    assert _without_folders(recipe) == cut
 
 
 def test_the_file_states_the_sizes_of_pictures_within_the_network(bundle):  # the service decides by them

@@ -9,11 +9,11 @@ from PIL import Image
 
 from tests.models.pictures import DISPLAY_P3, color_profile, encode
 from tests.training.small import with_columns
-from training.bundling.examples import EXAMPLE_PX, _small, example_pictures, typical
 from training.dataset.audit.licenses import may_be_shown
 from training.dataset.manifest import Manifest
-from training.evaluation.pictures import pictures_of
 from training.export import export
+from training.fit.examples import EXAMPLE_PX, _small, example_pictures, typical
+from training.fit.pictures import pictures_of
 
 
 def directions(*degrees):
@@ -56,7 +56,7 @@ def test_a_picture_is_shown_only_if_its_license_allows_a_smaller_copy(license_, 
 
 
 def test_a_bundle_has_small_pictures_of_each_taxon(exporting, monkeypatch):
-    monkeypatch.setattr("training.bundling.examples.may_be_shown", lambda _license: True)
+    monkeypatch.setattr("training.fit.examples.may_be_shown", lambda _license: True)
     bundle = export(replace(exporting, examples=2))
     examples = bundle.examples()
     for taxon in bundle.taxonomy.taxa:

@@ -8,8 +8,8 @@ from models.answer import Question, answer_plant
 from models.bundle import WITH_PLACE
 from models.place import Where
 from tests.training.small import with_columns
-from training.bundling import place
 from training.export import export
+from training.fit import place
 
 BERLIN, SYDNEY = (52.5, 13.4), (-33.9, 151.2)
 

@@ -10,9 +10,9 @@ from models.errors import InputError
 from models.openvino_session import OpenVinoSession
 from models.preprocess import picture_to_input
 from tests.models.test_session import HAS_BF16
-from training.bundling.onnx_file import write_rounded
 from training.evaluate import Evaluate, evaluate
 from training.export import Export, export
+from training.fit.onnx_file import write_rounded
 
 WITH_BF16 = pytest.mark.skipif(not HAS_BF16, reason="needs OpenVINO and a processor with bfloat16")
 
@@ -72,7 +72,7 @@ def test_fp16_that_overflows_is_left_out_without_metrics(exporting, monkeypatch)
         weight.CopyFrom(onnx.numpy_helper.from_array(np.full(weight.dims, np.inf, np.float32), weight.name))
         onnx.save(model, target)
 
-    monkeypatch.setattr("training.bundling.candidates.write_rounded", overflow)
+    monkeypatch.setattr("training.fit.networks.write_rounded", overflow)
     sealed = export(replace(exporting, precision=("fp32", "fp16")))
     left_out = load_bundle(sealed.folder).record.left_out["fp16"]
     (check,) = left_out.checks
@@ -87,7 +87,7 @@ def test_fp16_that_overflows_is_left_out_without_metrics(exporting, monkeypatch)
 
 @WITH_BF16
 def test_bf16_is_the_file_of_fp32_with_its_own_figures_and_opens_with_openvino(exporting, pictures, monkeypatch):
-    monkeypatch.setattr("training.bundling.candidates.MOST_LOSS", 1.0)  # three pictures prove nothing
+    monkeypatch.setattr("training.fit.networks.MOST_LOSS", 1.0)  # three pictures prove nothing
     sealed = export(replace(exporting, precision=("fp32", "bf16")))
     single, half = (sealed.network(precision) for precision in ("fp32", "bf16"))
     assert half.file == single.file
@@ -103,7 +103,7 @@ def test_bf16_is_the_file_of_fp32_with_its_own_figures_and_opens_with_openvino(e
     assert golden.logits["bf16"] != golden.logits["fp32"]
     assert sealed.calibration("bf16").fitted_on == sealed.calibration("fp32").fitted_on
     assert "## Checks of the bf16 network" in (sealed.folder / "MODEL_CARD.md").read_text()
-    for module in ("models.bundle", "training.evaluation.pictures"):  # nothing is evaluated in single precision
+    for module in ("models.bundle", "training.fit.pictures"):  # nothing is evaluated in single precision
         monkeypatch.delattr(f"{module}.OnnxSession")
     data = exporting.data
     evaluate(Evaluate(data=data, bundle=sealed.folder, precision="bf16", unknown=pictures, workers=0))

@@ -102,7 +102,7 @@ def test_every_bundle_has_tables_and_says_what_they_were_fitted_on(bundle):
 def test_bundle_carries_the_look_alikes_of_its_fp32_network(bundle, exporting, monkeypatch):
     assert bundle.record.look_alikes == {}  # of 3 plants
     one, other = (taxon.taxon_id for taxon in bundle.taxonomy.taxa[:2])
-    monkeypatch.setattr("training.bundling.tables.look_alikes", lambda *_: {0: (1,)})
+    monkeypatch.setattr("training.fit.model.look_alikes", lambda *_: {0: (1,)})
     out = exporting.out.with_name("look_alikes")
     assert export(replace(exporting, out=out)).record.look_alikes == {one: (other,)}
 

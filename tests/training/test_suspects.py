@@ -8,8 +8,8 @@ from models.errors import DataError
 from models.outputs import Outputs
 from models.scoring import AnswerModel
 from tests.training.small import make_taxonomy, write_data
-from training.bundling.rejection import fit_features
 from training.dataset.manifest import Manifest
+from training.fit.heads import fit_features
 from training.suspects import COLUMNS, judge_labels, suspects_of, suspects_table, two_folds
 
 NUM_TAXA, NUM_FEATURES, NOISE = 20, 60, 1.0

@@ -1,1 +1,0 @@
-"""Checkpoint -> bundle: precisions, calibration, model card."""

@@ -1,1 +1,0 @@
-"""Evaluation: a network and a split -> metrics."""

@@ -1,0 +1,79 @@
+"""Chooses the reference pictures of a bundle from training pictures whose license allows to show them.
+
+Letters in names: N pictures, F features, K chosen pictures of a taxon
+"""
+
+import io
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from models.calibration import unit_length
+from models.examples import Example
+from models.metrics import Whole
+from models.outputs import Rows
+from models.preprocess import in_srgb, read_picture
+from models.ranking import Floats
+from training.dataset.audit.licenses import may_be_shown
+from training.fit.pictures import Pictures
+from training.loading.storage import PictureStore
+
+EXAMPLE_PX: Final = 256
+"""Longest side of a reference picture."""
+_QUALITY: Final = 75  # 10 to 20 kB
+_TYPICAL_SHARE: Final = 0.5  # of a taxon's pictures, those nearest to the middle of their features
+
+
+def example_pictures(pictures: Pictures, features_NF: Rows, most: int) -> Iterator[tuple[Example, bytes]]:
+    """Yields up to `most` pictures of each taxon, small, with author and license, the most typical one first.
+
+    Raises:
+        DataError: A picture cannot be read.
+        PictureError: It does not decode.
+    """
+    manifest = pictures.manifest
+    store = PictureStore(pictures.manifest)
+    table = manifest.table.select(["source", "author", "licence"]).take(pictures.rows)
+    sources, authors, licenses = (table[name].to_pylist() for name in ("source", "author", "licence"))
+    shown_N = np.array([may_be_shown(license_) for license_ in licenses], dtype=bool)
+    for index, taxon in enumerate(manifest.taxonomy.taxa):
+        of_taxon = np.flatnonzero(shown_N & (pictures.taxa == index))
+        for number, place in enumerate(of_taxon[typical(features_NF[of_taxon], most)]):
+            example = Example(
+                taxon_id=taxon.taxon_id,
+                file=f"{index:05}-{number}.webp",
+                author=authors[place],
+                license=licenses[place],
+                source=sources[place],
+            )
+            yield example, _small(store.read(int(pictures.rows[place])))
+
+
+def typical(features_NF: Floats, most: int) -> Whole:
+    """Chooses pictures near the middle of their features and apart from each other; returns positions, shape (K,).
+
+    The first is the nearest to the middle. Each further one is the farthest from those chosen, of the half that lies
+    nearest to the middle.
+    """
+    if len(features_NF) == 0 or most == 0:
+        return np.empty(0, dtype=np.intp)
+    unit_NF = unit_length(features_NF)
+    from_middle_N = np.linalg.norm(unit_NF - unit_NF.mean(axis=0), axis=1)
+    order_N = np.argsort(from_middle_N, kind="stable")
+    candidates = order_N[: max(most, int(np.ceil(_TYPICAL_SHARE * len(order_N))))]
+    chosen = [candidates[0]]
+    apart = np.full(len(candidates), np.inf)
+    while len(chosen) < min(most, len(candidates)):
+        apart = np.minimum(apart, np.linalg.norm(unit_NF[candidates] - unit_NF[chosen[-1]], axis=1))
+        apart[np.isin(candidates, chosen)] = -1.0
+        chosen.append(candidates[int(apart.argmax())])
+    return np.array(chosen, dtype=np.intp)
+
+
+def _small(data: bytes) -> bytes:
+    image = read_picture(data, min_side_px=EXAMPLE_PX).image
+    image.thumbnail((EXAMPLE_PX, EXAMPLE_PX))
+    stream = io.BytesIO()
+    in_srgb(image).save(stream, "WEBP", quality=_QUALITY)
+    return stream.getvalue()
