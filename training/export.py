@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -35,7 +36,16 @@ from models.bundle import (
     Bundle,
     seal_bundle,
 )
-from models.bundle_record import Check, FailedNetwork, FileName, Metric, Precision
+from models.bundle_record import (
+    FORMAT_VERSION,
+    Architecture,
+    BundleRecord,
+    Check,
+    FailedNetwork,
+    FileName,
+    Metric,
+    Precision,
+)
 from models.calibration import CALIBRATION_FILE, CALIBRATION_PART, Calibration, write_calibration
 from models.errors import BundleError, DataError, RecipeError
 from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
@@ -43,22 +53,16 @@ from models.openvino_session import require_bf16
 from models.place import PLACE_FILE, PLACE_PART, write_place
 from models.ranking import RANKS, Rank
 from training.dataset.manifest import Manifest
-from training.fit.model_card import (
-    MODEL_CARD_FILE,
-    card_commands,
-    describe_check,
-    describe_fit,
-    describe_threshold,
-    model_card,
-)
 from training.fit.provenance import OTHER_DATA, is_other_data, require_same_outputs
+from training.machine import current_commit
 from training.recipe import SidePx, check_stored_recipe, side_at_epoch
 from training.toml_file import Section
 
 # PyTorch takes seconds to load. The functions that need it import it, so that --help and a wrong flag answer at once.
 if TYPE_CHECKING:
     from training.engine.checkpoint import Checkpoint
-    from training.fit.networks import Candidate, PictureSets
+    from training.fit.model import PictureSets
+    from training.fit.networks import Candidate
 
 _LEAST_PLANTS: Final = 2  # of which one is left out of the fit that judges it
 WORKERS: Final = 2
@@ -200,7 +204,7 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
     Raises:
         DataError: The outputs of the data are not those of the checkpoint, or there are too few validation plants.
     """
-    from training.fit.networks import picture_sets
+    from training.fit.model import picture_sets
     from training.fit.pictures import PictureFiles
     from training.fit.unknown_plants import LEAST_NEGATIVES, unknown_files
     from training.loading.negatives import list_negatives
@@ -257,22 +261,48 @@ def _seal(
 
     fp32 has passed; it gives the metrics and the reliability diagram. The folder is for temporary files.
     """
-    from training.fit.examples import example_pictures
-    from training.fit.onnx_file import write_weights
-    from training.fit.record import describe, record_golden
+    from training.fit.record import MODEL_CARD_FILE, card_commands, model_card
 
-    manifest = sets.validation.manifest
     released = {precision: each for precision, each in made.items() if not isinstance(each, FailedNetwork)}
     left_out = {precision: each for precision, each in made.items() if isinstance(each, FailedNetwork)}
-    fp32 = released["fp32"]
+    parts = _write_parts(command, checkpoint, sets, released, folder)
+    record = replace(_record(command, checkpoint, sets, released), left_out=left_out, parts=parts)
+    card = model_card(
+        record,
+        released["fp32"].fitted,
+        released["fp32"].figures,
+        negatives="" if sets.negatives is None else sets.negatives.name,
+        commands=card_commands(command, command.data, command.out, other_data=sets.other_data),
+    )
+    (folder / MODEL_CARD_FILE).write_text(card, encoding="utf-8")
+    files = {each.path.name: each.path for each in released.values()}
+    files |= {name: folder / name for name in (*parts.values(), MODEL_CARD_FILE)}
+    return seal_bundle(command.out, record, sets.test.manifest.taxonomy, files)
+
+
+def _write_parts(
+    command: Export,
+    checkpoint: "Checkpoint",
+    sets: "PictureSets",
+    released: "dict[Precision, Candidate]",
+    folder: Path,
+) -> dict[str, FileName]:
+    """Writes the parts of the bundle into a folder: golden picture, tables, weights, reference pictures, place."""
+    from training.fit.examples import example_pictures
+    from training.fit.networks import record_golden
+    from training.fit.onnx_file import write_weights
+
     parts: dict[str, FileName] = {GOLDEN_PART: GOLDEN_FILE, CALIBRATION_PART: CALIBRATION_FILE}
+    files = {precision: (each.path, each.network.temperature) for precision, each in released.items()}
+    golden = record_golden(files, sets.test.spec)
+    (folder / GOLDEN_FILE).write_bytes(msgspec.json.encode(golden))
     if command.with_weights:
         parts[WEIGHTS_PART] = WEIGHTS_FILE
         write_weights(folder / WEIGHTS_FILE, checkpoint)
     if command.examples:
         parts[EXAMPLES_PART] = EXAMPLES_FILE
-        chosen = example_pictures(sets.features, fp32.run(sets.features, with_logits=False).features, command.examples)
-        number = write_examples(folder / EXAMPLES_FILE, chosen)
+        features = released["fp32"].run(sets.training, with_logits=False).features
+        number = write_examples(folder / EXAMPLES_FILE, example_pictures(sets.training, features, command.examples))
         print(f"Reference pictures whose license allows to show them: {number:,}")
     tables: dict[str, Calibration] = {precision: each.fitted.model.calibration for precision, each in released.items()}
     for precision, each in released.items():
@@ -281,34 +311,57 @@ def _seal(
             parts[PLACE_PART] = PLACE_FILE
             write_place(folder / PLACE_FILE, place.prior)
     write_calibration(folder / CALIBRATION_FILE, tables)
-    networks = {precision: (each.path, each.fitted.model.temperature) for precision, each in released.items()}
-    (folder / GOLDEN_FILE).write_bytes(msgspec.json.encode(record_golden(networks, sets.validation.spec)))
-    record = describe(
-        checkpoint,
-        sets,
-        released,
-        left_out,
+    return parts
+
+
+def _record(
+    command: Export, checkpoint: "Checkpoint", sets: "PictureSets", released: "dict[Precision, Candidate]"
+) -> BundleRecord:
+    """Describes the bundle, but for its parts and the networks that were left out; the metrics are those of fp32."""
+    from training.fit.record import recipe_without_folders, sources_of
+
+    manifest = sets.test.manifest
+    taxa = manifest.taxonomy.taxa
+    network = checkpoint.trained_network()
+    fp32 = released["fp32"]
+    recipe = recipe_without_folders(checkpoint.recipe)
+    recipe["pictures"]["serve_px"] = sets.test.spec.height  # the bundle names one input size, that of the service
+    networks = {precision: each.network for precision, each in released.items()}
+    return BundleRecord(
+        format_version=FORMAT_VERSION,
         name=command.name,
         version=command.model_version,
-        description=command.description,
-        note=command.note,
-        parts=parts,
+        architecture=Architecture(
+            name=checkpoint.architecture,
+            num_outputs=network.num_outputs,
+            num_features=network.num_features,
+            num_parameters=network.num_parameters(),
+        ),
+        input=sets.test.spec,
+        label_hash=manifest.taxonomy.label_hash,
+        networks=networks | {"fp32": replace(fp32.network, metrics=())},
+        metrics=fp32.network.metrics,
+        recipe=recipe,
+        trained_on=checkpoint.trained_on,
+        initial_weights=checkpoint.initial_weights or "unknown",
+        sources=sources_of(manifest, f"These are pictures of {OTHER_DATA}." if sets.other_data else "", command.note),
+        git_commit=current_commit(),
+        trained_commit=checkpoint.git_commit or "unknown",
+        manifest_sha256=checkpoint.trained_with,
+        other_data=sets.other_data,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        description=command.description
+        or f"Names {len(taxa):,} plants: {checkpoint.architecture}, trained with {len(sets.training):,} pictures.",
+        look_alikes={
+            taxa[one].taxon_id: tuple(taxa[other].taxon_id for other in others)
+            for one, others in fp32.fitted.model.look_alikes.items()
+        },
     )
-    card = model_card(
-        record,
-        fp32.fitted,
-        {rank: curve.area for rank, curve in fp32.figures.risk_coverage.items()},
-        fp32.figures.reliability,
-        negatives="" if sets.negatives is None else sets.negatives.name,
-        commands=card_commands(command, command.data, command.out, other_data=sets.other_data),
-    )
-    (folder / MODEL_CARD_FILE).write_text(card, encoding="utf-8")
-    files = {each.path.name: each.path for each in released.values()}
-    files |= {name: folder / name for name in (*parts.values(), MODEL_CARD_FILE)}
-    return seal_bundle(command.out, record, manifest.taxonomy, files)
 
 
 def _print(bundle: Bundle) -> None:
+    from training.fit.record import describe_fit, describe_threshold
+
     print(f"Sealed: {bundle.folder} ({sum(path.stat().st_size for path in bundle.folder.iterdir()) / 1e6:.1f} MB)")
     for precision, network in bundle.record.networks.items():
         print(f"{precision}: temperature {network.temperature:.3f}. {network.note}".rstrip())
@@ -325,6 +378,8 @@ def _print(bundle: Bundle) -> None:
 
 
 def _print_figures(checks: tuple[Check, ...], metrics: tuple[Metric, ...]) -> None:
+    from training.fit.record import describe_check
+
     for check in checks:
         print(f"  {describe_check(check)}")
     for metric in metrics:

@@ -18,7 +18,7 @@ from training.engine.checkpoint import read_checkpoint
 from training.export import _named, _picture_sets, export
 from training.fit.names import fit_temperature
 from training.fit.onnx_file import fold_batch_norm, round_to_half
-from training.fit.record import _without_folders
+from training.fit.record import recipe_without_folders
 from training.loading.shards import Pack, pack
 
 
@@ -106,7 +106,7 @@ def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(e
         fitted_on.append(outputs.labels.tolist())
         return fit_temperature(outputs, taxonomy)
 
-    monkeypatch.setattr("training.fit.networks.fit_temperature", note_labels)
+    monkeypatch.setattr("training.fit.model.fit_temperature", note_labels)
     export(replace(exporting, data=restricted))
     manifest = Manifest(restricted)
     assert fitted_on == [manifest.labels[manifest.rows_of("calibration")].tolist()]
@@ -246,7 +246,7 @@ def test_the_bundle_has_the_size_of_the_last_pictures_it_was_trained_on(
 def test_the_paths_of_a_recipe_are_cut_at_any_depth():
     recipe = {"network": {"weights": "/data/last.pt"}, "negatives": {"negatives": ["/data/things", "more"]}, "seed": 3}
     cut = {"network": {"weights": "last.pt"}, "negatives": {"negatives": ["things", "more"]}, "seed": 3}
-    assert _without_folders(recipe) == cut
+    assert recipe_without_folders(recipe) == cut
 
 
 def test_the_file_states_the_sizes_of_pictures_within_the_network(bundle):  # the service decides by them

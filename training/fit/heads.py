@@ -19,15 +19,15 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from scipy.optimize import minimize
 from scipy.special import expit
 
 from models.arrays import Columns, Doubles
-from models.calibration import FeatureTable, LogisticHead, log_odds, unit_length
+from models.calibration import Calibration, FeatureTable, LogisticHead, log_odds, unit_length
 from models.figures import auroc, cutoff
 from models.metrics import Whole
-from models.outputs import Rows, chunks
+from models.outputs import Outputs, Predictions, Rows, chunks
 from models.ranking import Floats
 from models.taxonomy import Groups
 
@@ -152,8 +152,21 @@ class HeadInputs(Columns, frozen=True):
     distance: Doubles
     """Relative Mahalanobis++ distance."""
 
+    @classmethod
+    def of(cls, found: Predictions, outputs: Outputs) -> "HeadInputs":
+        """Takes them from the outputs for some pictures, and from their scores, which have a distance."""
+        assert found.distance_N is not None
+        return cls(outputs.features[:], found.confidence_N, found.distance_N)
+
     def __len__(self) -> int:
         return len(self.confidence)
+
+    def judge(self, found: Predictions, tables: Calibration) -> Predictions:
+        """Returns the scores with how sure it is that each picture shows a plant, and one that the network knows."""
+        parts = chunks(*self.features.shape)
+        judged = [tables.scores(*astuple(self.subset(part)))[:2] for part in parts]
+        plant_N, familiar_N = (None if each[0] is None else np.concatenate(each) for each in zip(*judged, strict=True))
+        return replace(found, plant_N=plant_N, familiar_N=familiar_N)
 
     def scores(self, head: LogisticHead) -> Floats:
         """Returns the score of each picture."""

@@ -1,27 +1,29 @@
-"""Fits what turns the outputs of a network file into answers: heads, cutoffs, thresholds, place and candidate sets.
+"""Fits what turns the outputs of a network file into answers; `fit_model` reads from top to bottom.
 
 Letters in names: N calibration plants, one picture each; M other pictures; T taxa.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from models.arrays import Flags, Positions
+from models.arrays import Flags
 from models.bundle_record import Metric
-from models.calibration import Calibration, ConformalTable, Cutoffs, FamiliarityTable, FittedOn, conformal_table_of
+from models.calibration import Calibration, Cutoffs, FamiliarityTable, FittedOn, conformal_table_of
 from models.figures import metric, rejection_figures
 from models.metrics import Whole, share
-from models.outputs import ComputedRows, Outputs, Predictions, chunks
-from models.ranking import Floats, MistakenTaxa, Rank
+from models.outputs import ComputedRows, Outputs, Predictions
+from models.preprocess import InputSpec
+from models.ranking import Floats, Rank
 from models.scoring import AnswerModel, decide
-from models.taxonomy import Taxonomy
+from training.dataset.manifest import Manifest
+from training.dataset.sources.record import Split
 from training.fit.heads import (
+    MOST_PLANTS,
     FittedHead,
     HeadInputs,
     distances_to_others,
@@ -29,62 +31,82 @@ from training.fit.heads import (
     fit_features,
     fit_head,
 )
-from training.fit.mistakes import look_alikes, mistaken_taxa
-from training.fit.names import FittedThresholds, fit_thresholds
-from training.fit.place import PlaceData, fit_place
-from training.fit.unknown_plants import UnknownPlants, drawn_among
+from training.fit.names import FittedThresholds, fit_temperature, fit_thresholds, look_alikes, mistaken_taxa
+from training.fit.pictures import PictureFiles, Pictures, one_picture_each, pictures_of
+from training.fit.place import PlaceData, fit_place, place_data
+from training.fit.unknown_plants import UnknownFiles, UnknownPlants, drawn_among
 
 
-class TableData(msgspec.Struct, frozen=True):
-    """What the tables of a network file are fitted on."""
+class PictureSets(msgspec.Struct, frozen=True):
+    """The pictures for each step of a release."""
 
-    taxonomy: Taxonomy
-    calibration: Outputs
-    """One picture of each calibration plant."""
-    training: Outputs
-    """Training pictures, preprocessed as in the service; without logits."""
-    validation: Outputs | None
-    """One picture of each validation plant, at least two, for the heads and for the taxa that are often mistaken."""
-    negatives: Outputs | None
-    """Pictures without a plant; None makes no plant head."""
-    negative_groups: Whole
-    """Group of each picture without a plant, left out as a whole in cross-validation."""
-    data: str
-    """Data and split of the calibration pictures."""
-    num_pictures: int
-    """Number of calibration pictures, all of each plant."""
-    proves: bool = True
-    """Whether the calibration plants can prove a promise: the network was not trained on them, as it may have been if
-    they are of other data, and they did not choose its checkpoint, as the validation split did."""
-    negatives_data: str = "pictures without a plant"
-    """What the pictures without a plant are, in words."""
+    training: Pictures
+    """From which the bundle learns where plants lie among the features."""
+    validation: Pictures
+    """For parity with PyTorch (a sample), and for the agreement of fp16 with fp32."""
+    calibration: Pictures
+    """For the temperature: the calibration split, or validation if the data has none."""
+    plants: Whole
+    """Positions of one picture of each plant among those, for thresholds and tables."""
+    heads: Pictures | None
+    """One picture of each validation plant, for heads and taxa that are often mistaken; None without a calibration
+    split: then the heads are fitted on the calibration plants."""
+    test: Pictures
+    """For the metrics."""
     place: PlaceData | None = None
-    """None if too few training pictures have a place."""
-    unknown_plants: UnknownPlants | None = None
-    """Plants that the bundle does not know and that do not judge it; None if none were given."""
+    """Where the training pictures and these plants were photographed; None if too few have a place."""
+    negatives: PictureFiles | None = None
+    """Pictures without a plant, for the plant head."""
+    unknown: UnknownFiles | None = None
+    """Plants that the bundle does not know."""
+    other_data: bool = False
+    """Whether the pictures are of other data than the network was trained with; then each name says so."""
 
     @property
-    def trained_N(self) -> Positions:
-        """Position of each training picture's taxon."""
-        return self.taxonomy.taxon_of_output[self.training.labels]
+    def proves(self) -> bool:
+        """Whether the calibration plants can prove a promise.
 
-    @property
-    def prior_T(self) -> Floats:
-        """Share of each taxon among the training pictures; a taxon without any counts as if it had one."""
-        counts_T = np.bincount(self.trained_N, minlength=len(self.taxonomy.taxa)).clip(1)
-        return np.asarray(counts_T / counts_T.sum())
+        The network was not trained on them, as it may have been if they are of other data, and they did not choose its
+        checkpoint, as the validation split did.
+        """
+        return self.heads is not None and not self.other_data
 
-    @property
-    def fitted_on(self) -> FittedOn:
-        """What the bundle says of all this."""
-        return FittedOn(
-            data=self.data,
-            date=datetime.now(UTC).date().isoformat(),
-            num_plants=len(self.calibration.logits),
-            num_pictures=self.num_pictures,
-            num_negatives=0 if self.negatives is None else len(self.negatives.logits),
-            num_strangers=0 if self.unknown_plants is None else len(self.unknown_plants.outputs.logits),
-        )
+
+def picture_sets(
+    manifest: Manifest,
+    spec: InputSpec,
+    workers: int,
+    *,
+    negatives: PictureFiles | None = None,
+    unknown: UnknownFiles | None = None,
+    other_data: bool = False,
+) -> PictureSets:
+    """Chooses the pictures from prepared data."""
+
+    def split(name: Split) -> Pictures:
+        return pictures_of(manifest, name, spec, workers, other_data=other_data)
+
+    training = split("train")
+    validation = split("validation")
+    calibration = validation
+    heads = None
+    if manifest.has("calibration"):
+        calibration = split("calibration")
+        one_each = validation.rows[one_picture_each(validation.plants)]
+        heads = replace(validation, rows=one_each).sample(MOST_PLANTS)
+    plants = one_picture_each(calibration.plants)
+    return PictureSets(
+        training=training,
+        validation=validation,
+        calibration=calibration,
+        plants=plants,
+        heads=heads,
+        test=split("test"),
+        place=place_data(manifest, training.rows, calibration.rows[plants]),
+        negatives=negatives,
+        unknown=unknown,
+        other_data=other_data,
+    )
 
 
 class Fitted(msgspec.Struct, frozen=True):
@@ -105,111 +127,135 @@ class Fitted(msgspec.Struct, frozen=True):
     """Share of the calibration plants with a place that are named right, without and with it."""
 
 
-class _Seen(NamedTuple):
-    """What the network and the table of distances say of some pictures."""
+def fit_model(run: Callable[..., Outputs], sets: PictureSets, given: Mapping[Rank, float]) -> Fitted:
+    """Fits all that the answers of a network file need; `run` gives its outputs for a set of pictures.
 
-    found: Predictions
-    features: Floats
-
-    @classmethod
-    def of(cls, outputs: Outputs, model: AnswerModel) -> "_Seen":
-        """Reads the outputs for some pictures."""
-        return cls(outputs.score(model), outputs.features[:])
-
-    @property
-    def inputs(self) -> HeadInputs:
-        """What the heads are fitted on."""
-        assert self.found.distance_N is not None
-        return HeadInputs(self.features, self.found.confidence_N, self.found.distance_N)
-
-    def scores(self, tables: Calibration) -> Predictions:
-        """Adds how sure it is that each picture shows a plant, and a plant that the network knows."""
-        scored = []
-        for part in chunks(*self.features.shape):
-            found = self.found.subset(part)
-            plant_N, known_N, _ = tables.scores(self.features[part], found.confidence_N, found.distance_N)
-            scored.append(replace(found, plant_N=plant_N, familiar_N=known_N))
-        return Predictions.join(scored)
-
-
-def fit_tables(data: TableData, temperature: float, fixed: Mapping[Rank, float]) -> Fitted:
-    """Fits everything that follows the temperature.
-
-    The features are fitted on training pictures, and both heads, with the list of taxa that are often mistaken, on
-    validation plants. The cutoff of familiarity, the thresholds and the candidate sets are fitted on the calibration
-    plants: the thresholds on those that both cutoffs keep, since no other plant is named, and on as many strangers as
-    make every fourth plant one. `fixed` has thresholds that are not fitted.
+    The temperature, the thresholds and the candidate sets are fitted on the calibration plants: the thresholds on those
+    that the heads keep, since no other plant is named, and on as many strangers as make every fourth plant one. `given`
+    has thresholds that are not fitted.
     """
-    taxonomy = data.taxonomy
-    unknown_plants = data.unknown_plants
-    tables = Calibration(features=fit_features(data.training.features, data.trained_N, taxonomy.genera))
-    model = AnswerModel(taxonomy, temperature, calibration=tables)
-    known = _Seen.of(data.calibration, model)
-    validation = None if data.validation is None else _Seen.of(data.validation, model)
-    rejecting = None
-    if validation is not None and data.negatives is not None:
-        things = _Seen.of(data.negatives, model)
-        head = fit_head(validation.inputs, things.inputs, data.negative_groups)
-        tables = replace(tables, plant_head=head.head)
-        rejecting = head, things
-    others: Predictions | None
-    if validation is not None and unknown_plants is not None:
-        tables, others, judged_M = _fit_known_head(tables, model, unknown_plants, validation)
-    else:
-        tables, others, judged_M = _fit_familiarity(tables, model, data.calibration, known, np.unique(data.trained_N))
-    plants = known.scores(tables)
-    cutoffs = Cutoffs(rejecting[0].cutoff if rejecting else 0.0, familiar_cutoff(_familiarity(plants), judged_M))
-    kept_N = _kept(plants, cutoffs)
-    named = plants.subset(kept_N)
+    taxonomy = sets.calibration.manifest.taxonomy
+    outputs = run(sets.calibration)
+    training = run(sets.training, with_logits=False)
+    trained_N = taxonomy.taxon_of_output[training.labels]
+    features = fit_features(training.features, trained_N, taxonomy.genera)
+    model = AnswerModel(taxonomy, fit_temperature(outputs, taxonomy), calibration=Calibration(features=features))
+    calibration = outputs.choose(sets.plants)
+    heads = fit_heads(run, sets, model, calibration, np.unique(trained_N))
+    known = heads.known
+    kept_N = heads.keeps(known)
+    named = known.subset(kept_N)
     strangers = None
-    if unknown_plants is not None and others is not None:
-        kept_M = _kept(others, cutoffs)
-        strangers = unknown_plants, kept_M
-        drawn_M = drawn_among(unknown_plants.names, len(kept_N))
-        named = Predictions.join((named, others.subset(drawn_M & kept_M)))
+    if heads.unknown is not None and heads.others is not None:
+        kept_M = heads.keeps(heads.others)
+        strangers = heads.unknown, kept_M
+        drawn_M = drawn_among(heads.unknown.names, len(kept_N))
+        named = Predictions.join((named, heads.others.subset(drawn_M & kept_M)))
     mistaken_T = np.zeros(len(taxonomy.taxa), dtype=bool)
-    if validation is not None and "species" not in fixed:
-        mistaken_T = mistaken_taxa(validation.found, plants, len(taxonomy.taxa))
-    fit_names = partial(fit_thresholds, fixed=fixed, proves=data.proves)
+    if (sets.heads or sets.negatives or sets.unknown) and "species" not in given:
+        mistaken_T = mistaken_taxa(heads.validated, known, len(taxonomy.taxa))
+    fit_names = partial(fit_thresholds, fixed=given, proves=sets.proves)
     thresholds = fit_names(named.rank_scores, mistaken_N=mistaken_T[named.named_N])
-    prior_T = data.prior_T
+    counts_T = np.bincount(trained_N, minlength=len(taxonomy.taxa)).clip(1)  # no taxon is impossible
+    prior_T = np.asarray(counts_T / counts_T.sum())
     place, place_top1 = fit_place(
-        data.place, data.calibration, plants, kept_N, model, prior_T=prior_T, fit_names=fit_names, strangers=strangers
+        sets.place, calibration, known, kept_N, model, prior_T=prior_T, fit_names=fit_names, strangers=strangers
     )
+    own_N = mistaken_T[known.taxon_labels_N]
+    conformal, conformal_mistaken = (
+        conformal_table_of(known.right_N[some], known.taxon_labels_N[some], prior_T) if some.any() else None
+        for some in (~own_N, own_N)
+    )
+    fitted_on = FittedOn(
+        sets.calibration.name,
+        datetime.now(UTC).date().isoformat(),
+        num_plants=len(known.rows),
+        num_pictures=len(sets.calibration),
+        num_negatives=0 if heads.plant is None else len(heads.plant.other_M),
+        num_strangers=0 if heads.unknown is None else len(heads.unknown.names.source_M),
+    )
+    tables = replace(heads.tables, conformal=conformal, conformal_mistaken=conformal_mistaken, fitted_on=fitted_on)
     model = replace(
         model,
         thresholds=thresholds.thresholds,
         promises=thresholds.promises,
-        calibration=replace(
-            tables, **_candidate_tables(plants, mistaken_T, prior_T), cutoffs=cutoffs, fitted_on=data.fitted_on
-        ),
+        calibration=tables,
         place=place,
-        look_alikes=look_alikes(plants, taxonomy),
-        mistaken=_mistaken(thresholds, mistaken_T, taxonomy),
+        look_alikes=look_alikes(known, taxonomy),
+        mistaken=thresholds.of_mistaken(taxonomy.taxa, mistaken_T),
     )
-    return Fitted(model, thresholds, tuple(_metrics(data, plants, others, rejecting, model)), place_top1)
+    return Fitted(model, thresholds, tuple(_metrics(run, sets, heads, model)), place_top1)
 
 
-def _metrics(
-    data: TableData,
-    plants: Predictions,
-    others: Predictions | None,
-    rejecting: tuple[FittedHead, _Seen] | None,
-    model: AnswerModel,
-) -> Iterator[Metric]:
+class Heads(msgspec.Struct, frozen=True):
+    """What tells known plants from other plants and from other things, and what it says."""
+
+    tables: Calibration
+    """Features, heads or familiarity, and cutoffs."""
+    plant: FittedHead | None
+    """That of pictures without a plant; None without them."""
+    known: Predictions
+    """Scores of the calibration plants."""
+    validated: Predictions
+    """Scores of the plants that the heads were fitted on."""
+    unknown: UnknownPlants | None
+    """Strangers for the fit, if any are given."""
+    others: Predictions | None
+    """Scores of these, or else of the calibration plants, each as if its taxon were unknown; None with one taxon."""
+
+    def keeps(self, found: Predictions) -> Flags:
+        """Whether each picture is taken for a plant that the network knows."""
+        cutoffs = self.tables.cutoffs
+        assert cutoffs is not None
+        kept_N = np.asarray(_familiarity(found) >= cutoffs.familiar)
+        return kept_N if found.plant_N is None else kept_N & (found.plant_N >= cutoffs.plant)
+
+
+def fit_heads(
+    run: Callable[..., Outputs], sets: PictureSets, model: AnswerModel, calibration: Outputs, trained_T: Whole
+) -> Heads:
+    """Fits both heads on validation plants, and the cutoff of familiarity on calibration plants.
+
+    The model has the temperature and the features, which were fitted on pictures of the taxa `trained_T`.
+    """
+    known = calibration.score(model)
+    seen = HeadInputs.of(known, calibration)
+    validated = known
+    plants = seen
+    if sets.heads is not None:
+        validation = run(sets.heads)
+        validated = validation.score(model)
+        plants = HeadInputs.of(validated, validation)
+    tables = model.calibration
+    plant = None
+    if sets.negatives is not None:
+        things = run(sets.negatives)
+        plant = fit_head(plants, HeadInputs.of(things.score(model), things), sets.negatives.groups(things.rows))
+        tables = replace(tables, plant_head=plant.head)
+    unknown = None
+    if sets.unknown is None:
+        tables, others, judged_M = _fit_familiarity(tables, model, calibration, seen, trained_T)
+    else:
+        unknown = UnknownPlants.of(run, sets.unknown, judging=False)
+        tables, others, judged_M = _fit_known_head(tables, model, unknown, plants)
+    known = seen.judge(known, tables)
+    cutoffs = Cutoffs(0.0 if plant is None else plant.cutoff, familiar_cutoff(_familiarity(known), judged_M))
+    return Heads(replace(tables, cutoffs=cutoffs), plant, known, validated, unknown, others)
+
+
+def _metrics(run: Callable[..., Outputs], sets: PictureSets, heads: Heads, model: AnswerModel) -> Iterator[Metric]:
     """Follows plants as if their taxa were unknown, and pictures without a plant, to their verdicts."""
-    if data.unknown_plants is None and others is not None:
-        about = f"{data.data}, each plant as if its taxon were unknown"
-        figures = rejection_figures("familiarity", plants, others, model)
-        yield metric("left_out_auroc", figures.auroc, about, len(others.rows))
+    if heads.unknown is None and heads.others is not None:
+        about = f"{sets.calibration.name}, each plant as if its taxon were unknown"
+        figures = rejection_figures("familiarity", heads.known, heads.others, model)
+        yield metric("left_out_auroc", figures.auroc, about, len(heads.others.rows))
         yield metric("left_out_named_species", figures.named_species, about)
-    if rejecting is not None:
-        head, things = rejecting
+    if heads.plant is not None and sets.negatives is not None:
         # The plant scores are those of the fits that left them out.
-        about = f"{data.negatives_data}, each left out of the fit that judges it"
-        decisions = decide(replace(things.scores(model.calibration), plant_N=head.other_M), model)
-        number = len(things.features)
-        yield metric("things_auroc", head.auroc, about, number)
+        about = f"{sets.negatives.name}, each left out of the fit that judges it"
+        decisions = decide(replace(run(sets.negatives).score(model), plant_N=heads.plant.other_M), model)
+        number = len(heads.plant.other_M)
+        yield metric("things_auroc", heads.plant.auroc, about, number)
         yield metric("things_accepted", share(number - decisions.count("not_a_plant"), number), about)
         yield metric("things_named", share(int(decisions.named_N.sum()), number), about)
 
@@ -219,32 +265,27 @@ def _familiarity(found: Predictions) -> Floats:
     return found.familiar_N
 
 
-def _kept(found: Predictions, cutoffs: Cutoffs) -> Flags:
-    """Whether each picture is taken for a plant that the network knows."""
-    kept_N = np.asarray(_familiarity(found) >= cutoffs.familiar)
-    return kept_N if found.plant_N is None else kept_N & (found.plant_N >= cutoffs.plant)
-
-
 def _fit_known_head(
-    tables: Calibration, model: AnswerModel, unknown_plants: UnknownPlants, validation: _Seen
+    tables: Calibration, model: AnswerModel, unknown: UnknownPlants, validation: HeadInputs
 ) -> tuple[Calibration, Predictions, Floats]:
     """Fits familiarity on validation plants and strangers of unknown genera.
 
     Returns the tables with it, the strangers, and the familiarity of those that set the cutoff. All of unknown genera
     are judged by heads that were fitted without their source.
     """
-    seen = _Seen(unknown_plants.predictions(model), unknown_plants.outputs.features[:])
-    far_M = ~unknown_plants.names.near_M
-    far = unknown_plants.names.subset(far_M)
-    fitted = fit_head(validation.inputs, seen.inputs.subset(far_M), far.folds(), far.source_M)
+    found = unknown.predictions(model)
+    seen = HeadInputs.of(found, unknown.outputs)
+    far_M = ~unknown.names.near_M
+    far = unknown.names.subset(far_M)
+    fitted = fit_head(validation, seen.subset(far_M), far.folds(), far.source_M)
     tables = replace(tables, known_head=fitted.head)
-    others = seen.scores(tables)
+    others = seen.judge(found, tables)
     _familiarity(others)[far_M] = fitted.other_M
     return tables, others, fitted.other_M
 
 
 def _fit_familiarity(
-    tables: Calibration, model: AnswerModel, plants: Outputs, known: _Seen, trained_T: Whole
+    tables: Calibration, model: AnswerModel, plants: Outputs, seen: HeadInputs, trained_T: Whole
 ) -> tuple[Calibration, Predictions | None, Floats]:
     """Fits familiarity on calibration plants alone, where no strangers are at hand.
 
@@ -252,35 +293,16 @@ def _fit_familiarity(
     tables, these plants, and their familiarity; there are none if there is one taxon only.
     """
     taxonomy = model.taxonomy
-    inputs = known.inputs
-    tables = replace(tables, familiarity=FamiliarityTable(np.sort(inputs.confidence), np.sort(inputs.distance)))
+    tables = replace(tables, familiarity=FamiliarityTable(np.sort(seen.confidence), np.sort(seen.distance)))
     if len(trained_T) < 2 or len(taxonomy.taxa) < 2 or tables.features is None:
         return tables, None, np.zeros(0)
-    taxon_N = known.found.taxon_labels_N
+    taxon_N = taxonomy.taxon_of_output[plants.labels]
 
     def read(chosen: slice | Whole) -> Floats:
         own_NO = taxonomy.taxon_of_output == taxon_N[chosen, None]
         return np.where(own_NO, np.float32(-np.inf), plants.logits[chosen])
 
     found = Outputs(ComputedRows(plants.logits.shape, read), labels=plants.labels).score(model)
-    distance_N = distances_to_others(tables.features, trained_T, known.features, taxon_N)
-    others = _Seen(replace(found, distance_N=distance_N), known.features).scores(tables)
+    distance_N = distances_to_others(tables.features, trained_T, seen.features, taxon_N)
+    others = HeadInputs(seen.features, found.confidence_N, distance_N).judge(found, tables)
     return tables, others, _familiarity(others)
-
-
-def _candidate_tables(found: Predictions, mistaken_T: Flags, prior_T: Floats) -> dict[str, ConformalTable]:
-    """Makes the tables of candidate sets: one, or two if some taxa are often mistaken."""
-    own_N = mistaken_T[found.taxon_labels_N]
-    groups = {"conformal": ~own_N} | ({"conformal_mistaken": own_N} if mistaken_T.any() else {})
-    return {
-        name: conformal_table_of(found.right_N[chosen], found.taxon_labels_N[chosen], prior_T)
-        for name, chosen in groups.items()
-    }
-
-
-def _mistaken(thresholds: FittedThresholds, mistaken_T: Flags, taxonomy: Taxonomy) -> MistakenTaxa | None:
-    fitted = thresholds.mistaken
-    if fitted is None:
-        return None
-    ids = tuple(taxonomy.taxa[position].taxon_id for position in np.flatnonzero(mistaken_T))
-    return MistakenTaxa(ids, fitted.threshold, fitted.promise)

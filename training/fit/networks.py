@@ -1,9 +1,11 @@
 """Makes the network of each precision, calibrates and measures it, and runs its release checks.
 
 A network is calibrated on its own outputs, and measured on pictures that were not used to calibrate it. Each check
-compares a measured figure with a limit. A network that fails one is not released; fp32 ends the export.
+compares a measured figure with a limit. A network that fails one is not released; fp32 ends the export. The golden
+picture of a bundle checks the networks again where they are loaded.
 """
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,25 +13,24 @@ from typing import Final
 import msgspec
 import numpy as np
 from msgspec.structs import replace
+from PIL import Image
 
-from models.bundle_record import Check, FailedNetwork, MeasuredCoverage, Metric
+from models.bundle import Golden
+from models.bundle_record import Check, FailedNetwork, MeasuredCoverage, NetworkFile, Precision
 from models.errors import BundleError
 from models.figures import Figures, SplitMetrics, coverage_figures, measure, metric
-from models.metrics import Whole
+from models.openvino_session import OpenVinoSession
 from models.outputs import Outputs, Predictions, Rows, chunks
-from models.preprocess import InputSpec
-from models.ranking import Rank, output_probabilities
-from training.dataset.manifest import Manifest
-from training.dataset.sources.record import Split
+from models.preprocess import InputSpec, picture_to_input
+from models.ranking import Floats, Rank, output_probabilities
+from models.session import NetworkSession, OnnxSession
 from training.engine.checkpoint import Checkpoint
-from training.fit.heads import MOST_PLANTS
-from training.fit.model import Fitted, TableData, fit_tables
-from training.fit.names import fit_temperature
+from training.fit.model import Fitted, PictureSets, fit_model
 from training.fit.onnx_file import write_fp16, write_fp32, write_rounded
 from training.fit.pairs import paired_loss
-from training.fit.pictures import PictureFiles, Pictures, one_picture_each, pictures_of, run_once
-from training.fit.place import PlaceData, place_data, place_metrics
-from training.fit.unknown_plants import UnknownFiles, UnknownPlants, unknown_metrics
+from training.fit.pictures import Pictures, Pixels, run_once
+from training.fit.place import place_metrics
+from training.fit.unknown_plants import UnknownPlants, unknown_metrics
 
 PARITY_LIMIT: Final = 1e-3
 """Largest accepted difference in probability from PyTorch."""
@@ -44,60 +45,11 @@ _BF16_NOTE: Final = "Computes the fp32 file in bfloat16 with OpenVINO, on proces
 _FP16_NOTE: Final = (
     "Computes in half precision. Evaluated on a CPU, with each operator's result rounded to half precision."
 )
-
-
-class PictureSets(msgspec.Struct, frozen=True):
-    """The pictures for each step of a release."""
-
-    validation: Pictures
-    """For parity with PyTorch (a sample), and for the agreement of fp16 with fp32."""
-    temperature: Pictures
-    """For the temperature: the calibration split, or validation if the data has none."""
-    features: Pictures
-    """All training pictures, from which the bundle learns where plants lie among the features."""
-    test: Pictures
-    """For the metrics."""
-    calibration: Whole
-    """Positions of one picture of each plant among those for the temperature, for thresholds and tables."""
-    place: PlaceData | None = None
-    """Where the training pictures and these plants were photographed; None if too few have a place."""
-    negatives: PictureFiles | None = None
-    """Pictures without a plant, for the plant head."""
-    unknown: UnknownFiles | None = None
-    """Plants that the bundle does not know."""
-    other_data: bool = False
-    """Whether the pictures are of other data than the network was trained with; then each name says so."""
-
-
-def picture_sets(
-    manifest: Manifest,
-    spec: InputSpec,
-    workers: int,
-    *,
-    negatives: PictureFiles | None = None,
-    unknown: UnknownFiles | None = None,
-    other_data: bool = False,
-) -> PictureSets:
-    """Chooses the pictures from prepared data."""
-
-    def split(name: Split) -> Pictures:
-        return pictures_of(manifest, name, spec, workers, other_data=other_data)
-
-    validation = split("validation")
-    temperature = split("calibration") if manifest.has("calibration") else validation
-    features = split("train")
-    calibration = one_picture_each(temperature.plants)
-    return PictureSets(
-        validation=validation,
-        temperature=temperature,
-        features=features,
-        test=split("test"),
-        calibration=calibration,
-        place=place_data(manifest, features.rows, temperature.rows[calibration]),
-        negatives=negatives,
-        unknown=unknown,
-        other_data=other_data,
-    )
+_WIDTH_PX: Final = 112
+_HEIGHT_PX: Final = 84  # about 10 kB as PNG
+_NUM_BLOBS: Final = 14
+_NUM_CANDIDATES: Final = 16
+_NOISE: Final = 0.008  # half a gray level, in normalized units
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -110,17 +62,9 @@ class Candidate(msgspec.Struct, frozen=True):
     predictions: Predictions
     """On the test set."""
     figures: Figures
-    metrics: tuple[Metric, ...]
-    coverages: tuple[MeasuredCoverage, ...]
-    """Of the candidate sets, on the test set."""
-    checks: tuple[Check, ...] = ()
-    note: str = ""
-
-    def checked(self, *checks: Check) -> "Candidate | FailedNetwork":
-        """Returns it with its checks; only its figures if it failed one."""
-        if all(check.passed for check in checks):
-            return replace(self, checks=checks)
-        return FailedNetwork(checks, self.metrics, self.note)
+    """On the test set."""
+    network: NetworkFile
+    """What the bundle says of it."""
 
     def predictions_on(self, pictures: Pictures) -> Predictions:
         """Returns the calibrated predictions for a set of pictures."""
@@ -151,7 +95,8 @@ def make_fp32(checkpoint: Checkpoint, sets: PictureSets, folder: Path, threshold
     # The effect of storing the weights in half precision.
     name = f"rounding: largest difference in probability from unrounded weights: {compared.name}"
     rounding = difference_check(name, same_weights, exact, _ANY)
-    return replace(evaluate_network(path, run, sets, thresholds), checks=(parity, rounding))
+    made = evaluate_network(path, run, sets, thresholds)
+    return replace(made, network=replace(made.network, checks=(parity, rounding)))
 
 
 def make_fp16(
@@ -166,14 +111,13 @@ def make_fp16(
     rounded = folder / "fp16_rounded.onnx"
     run = run_once(rounded, folder)
     write_rounded(fp32.path, rounded)
-    further = (sets.negatives, None if sets.unknown is None else sets.unknown.files)
-    pictures = [sets.test, sets.validation, sets.temperature, *filter(None, further)]
-    overflow = overflow_check([run(sets.features, with_logits=False), *map(run, pictures)])
+    pictures = filter(None, (sets.test, sets.validation, sets.calibration, sets.negatives, sets.unknown))
+    overflow = overflow_check([run(sets.training, with_logits=False), *map(run, pictures)])
     if not overflow.passed:  # neither metrics nor tables can be computed from NaN
         return FailedNetwork((overflow,), note=_FP16_NOTE)
-    made = _compared(evaluate_network(path, run, sets, thresholds), fp32, sets, _FP16_NOTE)
+    made = evaluate_network(path, run, sets, thresholds)
     half, single = ((each.predictions, each.predictions_on(sets.validation)) for each in (made, fp32))
-    return made.checked(overflow, agreement_check(half, single))
+    return _checked(made, fp32, sets, _FP16_NOTE, overflow, agreement_check(half, single))
 
 
 def make_bf16(
@@ -185,22 +129,25 @@ def make_bf16(
     """
     data = sets.validation.name
     made = evaluate_network(fp32.path, run_once(fp32.path, folder, bf16=True), sets, thresholds)
-    made = _compared(made, fp32, sets, _BF16_NOTE)
     single, half = (each.predictions_on(sets.validation) for each in (fp32, made))
     loss = paired_loss(single.top_k_hits(1), half.top_k_hits(1))
     name = f"accuracy: upper end of the 95 % interval of the loss in top-1 against fp32: {data}"
     accuracy = _at_most(name, loss.interval_95[1], MOST_LOSS, loss.num_pictures)
     one, other = (each.run(sets.validation).logits for each in (made, fp32))
     # Accuracy is what counts, so any difference passes.
-    return made.checked(
-        accuracy, difference_check(f"parity: largest difference in probability from fp32: {data}", one, other, _ANY)
-    )
+    name = f"parity: largest difference in probability from fp32: {data}"
+    return _checked(made, fp32, sets, _BF16_NOTE, accuracy, difference_check(name, one, other, _ANY))
 
 
-def _compared(made: Candidate, fp32: Candidate, sets: PictureSets, note: str) -> Candidate:
+def _checked(
+    made: Candidate, fp32: Candidate, sets: PictureSets, note: str, *checks: Check
+) -> Candidate | FailedNetwork:
+    """Returns a network with its loss against fp32 and its checks; only its figures if it failed one."""
     loss = paired_loss(fp32.predictions.top_k_hits(1), made.predictions.top_k_hits(1))
-    lost = metric("top1_taxon_lost_against_fp32", loss, sets.test.name)
-    return replace(made, metrics=(*made.metrics, lost), note=note)
+    metrics = (*made.network.metrics, metric("top1_taxon_lost_against_fp32", loss, sets.test.name))
+    if not all(check.passed for check in checks):
+        return FailedNetwork(checks, metrics, note)
+    return replace(made, network=replace(made.network, checks=checks, metrics=metrics, note=note))
 
 
 def evaluate_network(
@@ -211,14 +158,9 @@ def evaluate_network(
     `thresholds` are those of some ranks, to be used in place of fitted ones.
     """
     test = sets.test
-    temperature = fit_temperature(run(sets.temperature), test.manifest.taxonomy)
-    unknown_plants = None
-    if sets.unknown is not None:
-        outputs = run(sets.unknown.files)
-        unknown_plants = UnknownPlants(outputs, sets.unknown.names.subset(outputs.rows), sets.unknown.files.name)
-    fitted = fit_tables(_table_data(run, sets, unknown_plants), temperature, thresholds)
-    outputs = run(test)
+    fitted = fit_model(run, sets, thresholds)
     model = fitted.model
+    outputs = run(test)
     predictions = outputs.score(model)
     figures = measure(predictions, model.taxonomy, test.sources)
     metrics = [
@@ -226,56 +168,27 @@ def evaluate_network(
     ]
     metrics += fitted.metrics
     metrics += place_metrics(outputs, predictions, test, model)
-    if unknown_plants is not None:
-        metrics += unknown_metrics(unknown_plants.choose(unknown_plants.names.judges_M), predictions, model)
+    if sets.unknown is not None:
+        judging = UnknownPlants.of(run, sets.unknown, judging=True)
+        metrics += unknown_metrics(judging, predictions, model, sets.unknown.name)
     coverages = []
     for each in coverage_figures(outputs.logits, predictions.taxon_labels_N, model):
-        of_pictures = each.kind == "marginal"
-        coverages.append(
-            MeasuredCoverage(
-                each.kind,
-                each.coverage,
-                each.covered.value if of_pictures else each.macro_covered,
-                each.covered.num_pictures,
-                test.name,
-                each.covered.interval_95 if of_pictures else None,
-            )
-        )
-    return Candidate(path, run, fitted, predictions, figures, tuple(metrics), tuple(coverages))
-
-
-def _table_data(
-    run: Callable[..., Outputs], sets: PictureSets, unknown_plants: UnknownPlants | None = None
-) -> TableData:
-    """Runs the network on what the tables are fitted on."""
-    held_out = sets.temperature
-    files = sets.negatives
-    negatives = None
-    groups = np.zeros(0, np.intp)
-    if files is not None:
-        negatives = run(files)
-        groups = files.groups(negatives.rows)
-    calibration = run(held_out).choose(sets.calibration)
-    validation = None
-    if held_out is not sets.validation:
-        plants = replace(sets.validation, rows=sets.validation.rows[one_picture_each(sets.validation.plants)])
-        validation = run(plants.sample(MOST_PLANTS))
-    elif files is not None or unknown_plants is not None:
-        validation = calibration
-    return TableData(
-        taxonomy=held_out.manifest.taxonomy,
-        calibration=calibration,
-        training=run(sets.features, with_logits=False),
-        validation=validation,
-        negatives=negatives,
-        negative_groups=groups,
-        data=held_out.name,
-        num_pictures=len(held_out),
-        proves=not sets.other_data and held_out is not sets.validation,
-        negatives_data="" if files is None else files.name,
-        place=sets.place,
-        unknown_plants=None if unknown_plants is None else unknown_plants.choose(~unknown_plants.names.judges_M),
+        covered = each.covered
+        value = covered.value if each.kind == "marginal" else each.macro_covered
+        interval = covered.interval_95 if each.kind == "marginal" else None
+        coverages.append(MeasuredCoverage(each.kind, each.coverage, value, covered.num_pictures, test.name, interval))
+    network = NetworkFile(
+        file=path.name,
+        temperature=model.temperature,
+        thresholds=model.thresholds,
+        promises=model.promises,
+        coverages=tuple(coverages),
+        place=None if model.place is None else model.place.rule,
+        mistaken=model.mistaken,
+        stored_as="float16",
+        metrics=tuple(metrics),
     )
+    return Candidate(path, run, fitted, predictions, figures, network)
 
 
 def difference_check(name: str, one: Rows, other: Rows, limit: float) -> Check:
@@ -312,3 +225,46 @@ def agreement_check(found: Sequence[Predictions], fp32: Sequence[Predictions]) -
 
 def _at_most(name: str, value: float, limit: float, num_pictures: int) -> Check:
     return Check(name, value, limit, passed=value <= limit, num_pictures=num_pictures)
+
+
+def record_golden(networks: Mapping[Precision, tuple[Path, float]], spec: InputSpec) -> Golden:
+    """Draws pictures and records the logits of every network file for the most stable of them.
+
+    That is the picture for which noise of half a gray level changes the probabilities least. On another processor an
+    network may round a few values differently, which must not look like an error. Beside each file stands its
+    temperature.
+    """
+    pictures = [draw_golden(seed) for seed in range(_NUM_CANDIDATES)]
+    pixels_BCHW = np.stack([picture_to_input(picture, spec)[0] for picture in pictures])
+    noise = np.random.default_rng(0).uniform(-_NOISE, _NOISE, pixels_BCHW.shape).astype(np.float32)
+    logits = {}
+    changes = np.zeros(_NUM_CANDIDATES)
+    for precision, (path, temperature) in networks.items():
+        session = OpenVinoSession(path, bf16=True) if precision == "bf16" else OnnxSession(path)
+        logits[precision] = _logits(session, pixels_BCHW)
+        pair = (logits[precision], _logits(session, pixels_BCHW + noise))
+        one, other = (output_probabilities(each, temperature) for each in pair)
+        changes = np.maximum(changes, np.abs(one - other).max(axis=1))
+    best = int(changes.argmin())
+    return Golden(pictures[best], {precision: tuple(map(float, each[best])) for precision, each in logits.items()})
+
+
+def draw_golden(seed: int) -> bytes:
+    """Draws a PNG with gradients, stripes, and blobs of many sizes and colors, so that every layer responds to it."""
+    random = np.random.default_rng(seed)
+    y_HW, x_HW = np.mgrid[0:_HEIGHT_PX, 0:_WIDTH_PX] / np.array([_HEIGHT_PX, _WIDTH_PX]).reshape(2, 1, 1)
+    picture_HW3 = np.stack([90 + 60 * y_HW, 140 - 50 * y_HW + 20 * x_HW, 70 + 30 * x_HW], axis=-1)
+    for _ in range(_NUM_BLOBS):
+        x = random.random()
+        y = random.random()
+        radius = random.uniform(0.04, 0.16)
+        inside_HW = np.exp(-((((x_HW - x) ** 2 + (y_HW - y) ** 2) / radius**2) ** 2))
+        picture_HW3 += inside_HW[..., None] * (random.uniform(0, 255, 3) - picture_HW3)
+    picture_HW3 += 12 * np.sin(40 * x_HW + 25 * y_HW)[..., None]
+    stream = io.BytesIO()
+    Image.fromarray(picture_HW3.clip(0, 255).astype(np.uint8)).save(stream, "PNG", optimize=True)
+    return stream.getvalue()
+
+
+def _logits(session: NetworkSession, pixels_BCHW: Pixels) -> Floats:
+    return np.concatenate([session.run(pixels[None]).logits for pixels in pixels_BCHW])

@@ -1,174 +1,150 @@
-"""Builds the content of `bundle.json`, and draws the golden picture."""
+"""What a bundle says of itself: the recipe and the sources in `bundle.json`, and the model card."""
 
-import io
+import shlex
 from collections import Counter
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-import numpy as np
-from PIL import Image
+import msgspec
+from jinja2 import Environment, StrictUndefined
 
-from models.bundle import Golden
-from models.bundle_record import (
-    FORMAT_VERSION,
-    Architecture,
-    BundleRecord,
-    DataSource,
-    FailedNetwork,
-    FileName,
-    NetworkFile,
-    Precision,
-)
-from models.openvino_session import OpenVinoSession
-from models.preprocess import InputSpec, picture_to_input
-from models.ranking import Floats, output_probabilities
-from models.session import NetworkSession, OnnxSession
+from models.bundle_record import BundleRecord, Check, DataSource, Precision
+from models.calibration import Calibration
+from models.figures import Figures
+from models.metrics import NUM_BINS, ReliabilityBin
+from models.ranking import RANKS, Promise
 from training.dataset.audit.licenses import joint_commercial_use
 from training.dataset.manifest import Manifest
-from training.engine.checkpoint import Checkpoint
-from training.fit.networks import Candidate, PictureSets
-from training.fit.pictures import Pixels
+from training.fit.model import Fitted
+from training.fit.names import MIN_NAMED, MOST_PICTURES
 from training.fit.provenance import OTHER_DATA
-from training.machine import current_commit
-from training.toml_file import without_folders
+from training.toml_file import Section, flag_words, without_folders
 
-_WIDTH_PX: Final = 112
-_HEIGHT_PX: Final = 84  # about 10 kB as PNG
-_NUM_BLOBS: Final = 14
-_NUM_CANDIDATES: Final = 16
-_NOISE: Final = 0.008  # half a gray level, in normalized units
+MODEL_CARD_FILE: Final = "MODEL_CARD.md"
+ENOUGH_PICTURES: Final = 1000
+"""With fewer calibration pictures the card warns: their calibration error varies by several points by chance."""
+_BAR: Final = 20  # characters of a full bar
 
 
-def record_golden(networks: Mapping[Precision, tuple[Path, float]], spec: InputSpec) -> Golden:
-    """Draws pictures and records the logits of every network file for the most stable of them.
-
-    That is the picture for which noise of half a gray level changes the probabilities least. On another processor an
-    network may round a few values differently, which must not look like an error. Beside each file stands its
-    temperature.
-    """
-    pictures = [draw_golden(seed) for seed in range(_NUM_CANDIDATES)]
-    pixels_BCHW = np.stack([picture_to_input(picture, spec)[0] for picture in pictures])
-    noise = np.random.default_rng(0).uniform(-_NOISE, _NOISE, pixels_BCHW.shape).astype(np.float32)
-    logits = {}
-    changes = np.zeros(_NUM_CANDIDATES)
-    for precision, (path, temperature) in networks.items():
-        session = OpenVinoSession(path, bf16=True) if precision == "bf16" else OnnxSession(path)
-        logits[precision] = _logits(session, pixels_BCHW)
-        pair = (logits[precision], _logits(session, pixels_BCHW + noise))
-        one, other = (output_probabilities(each, temperature) for each in pair)
-        changes = np.maximum(changes, np.abs(one - other).max(axis=1))
-    best = int(changes.argmin())
-    return Golden(pictures[best], {precision: tuple(map(float, each[best])) for precision, each in logits.items()})
-
-
-def draw_golden(seed: int) -> bytes:
-    """Draws a PNG with gradients, stripes, and blobs of many sizes and colors, so that every layer responds to it."""
-    random = np.random.default_rng(seed)
-    y_HW, x_HW = np.mgrid[0:_HEIGHT_PX, 0:_WIDTH_PX] / np.array([_HEIGHT_PX, _WIDTH_PX]).reshape(2, 1, 1)
-    picture_HW3 = np.stack([90 + 60 * y_HW, 140 - 50 * y_HW + 20 * x_HW, 70 + 30 * x_HW], axis=-1)
-    for _ in range(_NUM_BLOBS):
-        x = random.random()
-        y = random.random()
-        radius = random.uniform(0.04, 0.16)
-        inside_HW = np.exp(-((((x_HW - x) ** 2 + (y_HW - y) ** 2) / radius**2) ** 2))
-        picture_HW3 += inside_HW[..., None] * (random.uniform(0, 255, 3) - picture_HW3)
-    picture_HW3 += 12 * np.sin(40 * x_HW + 25 * y_HW)[..., None]
-    stream = io.BytesIO()
-    Image.fromarray(picture_HW3.clip(0, 255).astype(np.uint8)).save(stream, "PNG", optimize=True)
-    return stream.getvalue()
-
-
-def _logits(session: NetworkSession, pixels_BCHW: Pixels) -> Floats:
-    return np.concatenate([session.run(pixels[None]).logits for pixels in pixels_BCHW])
-
-
-def describe(
-    checkpoint: Checkpoint,
-    sets: PictureSets,
-    released: Mapping[Precision, Candidate],
-    left_out: dict[Precision, FailedNetwork],
+def model_card(
+    record: BundleRecord,
+    fitted: Fitted,
+    figures: Figures,
     *,
-    name: str,
-    version: str,
-    description: str,
-    note: str,
-    parts: dict[str, FileName],
-) -> BundleRecord:
-    """Builds the record of a bundle, with the metrics of fp32; `seal_bundle` adds the hashes.
+    negatives: str,
+    commands: Sequence[str],
+) -> str:
+    """Writes the card.
 
-    The default of the description is how many plants and pictures there are. `note` is what users must know about the
-    training pictures.
+    Args:
+        record: That of the bundle.
+        fitted: What was fitted to the fp32 network.
+        figures: Those of the fp32 network on test pictures.
+        negatives: What the pictures without a plant are, in words.
+        commands: The command of the export, and that which measures the figures again.
     """
-    network = checkpoint.trained_network()
-    manifest = sets.validation.manifest
-    spec = sets.validation.spec
-    taxa = manifest.taxonomy.taxa
-    recipe = _without_folders(checkpoint.recipe)
-    recipe["pictures"]["serve_px"] = spec.height  # the bundle names one input size only, that of the service
-    fp32 = released["fp32"]
-    return BundleRecord(
-        format_version=FORMAT_VERSION,
-        name=name,
-        version=version,
-        architecture=Architecture(
-            name=checkpoint.architecture,
-            num_outputs=network.num_outputs,
-            num_features=network.num_features,
-            num_parameters=network.num_parameters(),
-        ),
-        input=spec,
-        label_hash=manifest.taxonomy.label_hash,
-        networks={precision: _network_file(each, each is fp32) for precision, each in released.items()},
-        left_out=left_out,
-        metrics=fp32.metrics,
-        recipe=recipe,
-        trained_on=checkpoint.trained_on,
-        initial_weights=checkpoint.initial_weights or "unknown",
-        sources=_sources(manifest, f"These are pictures of {OTHER_DATA}." if sets.other_data else "", note),
-        git_commit=current_commit(),
-        trained_commit=checkpoint.git_commit or "unknown",
-        manifest_sha256=checkpoint.trained_with,
-        other_data=sets.other_data,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        description=description
-        or f"Names {len(taxa):,} plants: {checkpoint.architecture}, trained with {len(sets.features):,} pictures.",
-        parts=parts,
-        look_alikes={
-            taxa[one].taxon_id: tuple(taxa[other].taxon_id for other in others)
-            for one, others in fp32.fitted.model.look_alikes.items()
-        },
+    diagrams = figures.reliability
+    taxa = fitted.model.taxonomy.taxa
+    thresholds = fitted.thresholds
+    tables = fitted.model.calibration
+    networks = record.networks | record.left_out
+    conformal = [each for each in (tables.conformal, tables.conformal_mistaken) if each is not None]
+    environment = Environment(keep_trailing_newline=True, trim_blocks=True, undefined=StrictUndefined)
+    template = environment.from_string(Path(__file__).with_name("model_card.md.jinja").read_text(encoding="utf-8"))
+    return template.render(
+        record=record,
+        fitted=fitted,
+        checks={precision: networks[precision].checks for precision in get_args(Precision) if precision in networks},
+        areas={rank: curve.area for rank, curve in figures.risk_coverage.items()},
+        diagrams=diagrams if len(diagrams) > 2 else {"all": diagrams["all"]},
+        negatives=negatives,
+        commands=commands,
+        metrics={metric.name: metric for metric in record.metrics},
+        limits={rank: getattr(thresholds, rank) for rank in RANKS}
+        | {"species that are often mistaken": thresholds.mistaken},
+        names=sorted(taxon.scientific_name for taxon in taxa),
+        num_calibrated=sum(len(each.conformity_N) for each in conformal),
+        uncalibrated=sorted(taxa[position].scientific_name for position in tables.uncalibrated_taxa),
+        other_data=OTHER_DATA,
+        min_named=MIN_NAMED,
+        num_bins=NUM_BINS,
+        n="{:,}".format,
+        bar=_bar,
+        describe_check=describe_check,
+        describe_fit=describe_fit,
+        describe_threshold=describe_threshold,
     )
 
 
-def _network_file(made: Candidate, is_fp32: bool) -> NetworkFile:
-    model = made.fitted.model
-    return NetworkFile(
-        file=made.path.name,
-        temperature=model.temperature,
-        thresholds=model.thresholds,
-        promises=model.promises,
-        coverages=made.coverages,
-        place=None if model.place is None else model.place.rule,
-        mistaken=model.mistaken,
-        stored_as="float16",
-        checks=made.checks,
-        metrics=() if is_fp32 else made.metrics,
-        note=made.note,
+def _bar(each: ReliabilityBin) -> str:
+    """Draws a range of confidence: the bar is the accuracy, and its mark stands at the mean confidence."""
+    filled = round(each.accuracy * _BAR)
+    mark = min(int(each.confidence * _BAR), _BAR - 1)
+    bar = "#" * filled + "." * (_BAR - filled)
+    return f"{bar[:mark]}!{bar[mark + 1 :]}"
+
+
+def describe_check(check: Check) -> str:
+    """Returns a check and its result as one line of text."""
+    bound = f"at {'least' if check.at_least else 'most'} {check.limit:g}"
+    on = f", {check.num_pictures} pictures" if check.num_pictures else ""
+    return f"{'passed' if check.passed else 'FAILED'} {check.name}: {check.value:.3g} ({bound}{on})"
+
+
+def describe_fit(calibration: Calibration) -> str:
+    """Says which pictures the tables were fitted on, and warns if they are few."""
+    fitted_on = calibration.fitted_on
+    assert fitted_on is not None
+    warning = ""
+    if fitted_on.num_pictures < ENOUGH_PICTURES:
+        warning = " These are few: trust the interval of `ece` more than the figure."
+    if fitted_on.num_pictures > MOST_PICTURES:
+        warning = f" The temperature comes from whole plants among them, {MOST_PICTURES:,} pictures at most."
+    return (
+        f"Temperature, thresholds and tables were fitted on {fitted_on.num_pictures:,} pictures of "
+        f"{fitted_on.num_plants:,} plants ({fitted_on.data}; {fitted_on.date}), all plants alike.{warning}"
     )
 
 
-def _without_folders(value: Any) -> Any:
+def describe_threshold(rank: str, threshold: float, promise: Promise | None) -> str:
+    """Says from which score a rank is named, and what is promised of the names."""
+    start = f"{rank}: named from a score of {threshold:.3f}"
+    if promise is None:
+        return f"{start}, without a promise"
+    return (
+        f"{start}; with {promise.confidence:.0%} confidence at most {promise.max_risk:.0%} of the names are wrong "
+        f"({promise.num_wrong} of {promise.num_named} calibration plants)"
+    )
+
+
+def card_commands(exported: Section, data: Path, out: Path, *, other_data: bool) -> tuple[str, str]:
+    """Returns the command of an export with its folders of data and of the bundle, and that which measures it again."""
+    measured = ["--data", without_folders(str(data)), "--bundle", without_folders(str(out))]
+    again = ["python", "training/evaluate.py", *measured, *(["--other-data"] if other_data else [])]
+    return command_line("training/export.py", exported), shlex.join(again)
+
+
+def command_line(program: str, flags: Section) -> str:
+    """Returns the command that runs a program with these flags; flags at their defaults and folders are left out."""
+    words = ["python", program]
+    for field in msgspec.structs.fields(flags):
+        value = getattr(flags, field.name)
+        if value != field.default:
+            words += map(without_folders, flag_words(field.name, value))
+    return shlex.join(words)
+
+
+def recipe_without_folders(value: Any) -> Any:
     """Cuts the absolute paths of a recipe to their last part."""
     if isinstance(value, Mapping):
-        return {key: _without_folders(each) for key, each in value.items()}
+        return {key: recipe_without_folders(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_folders(each) for each in value]
+        return [recipe_without_folders(each) for each in value]
     return without_folders(value) if isinstance(value, str) else value
 
 
-def _sources(manifest: Manifest, *notes: str) -> tuple[DataSource, ...]:
+def sources_of(manifest: Manifest, *notes: str) -> tuple[DataSource, ...]:
     """Summarizes the sources of the training pictures; the notes, in sentences, are about all of them."""
     trained = manifest.table.select(["source", "licence", "author"]).take(manifest.rows_of("train"))
     licenses: dict[str, dict[str, int]] = {}

@@ -12,6 +12,7 @@ Letters in names: M strangers.
 """
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -102,10 +103,9 @@ def names_of(listed: Negatives, taxonomy: Taxonomy) -> tuple[tuple[Path, ...], U
     return tuple(paths), UnknownNames(source_M, group_M, judges_M > 0, label_M, near_M > 0, kin_M > 0)
 
 
-class UnknownFiles(msgspec.Struct, frozen=True):
+class UnknownFiles(PictureFiles, frozen=True, kw_only=True, eq=False):
     """Photographs of plants that the bundle does not know."""
 
-    files: PictureFiles
     names: UnknownNames
     num_doubtful: int
     """Number of further photographs that are named by a known genus alone, and left out."""
@@ -130,8 +130,9 @@ def unknown_files(folders: tuple[Path, ...], spec: InputSpec, taxonomy: Taxonomy
             limit=f"at least {_LEAST_GENERA} and 1, a quarter being drawn to judge",
             remedy="add photographs of other genera, with the column scientific_name, or leave out --unknown",
         )
-    files = PictureFiles(paths, spec, LEAST_NEGATIVES, "photographs of unknown plants")
-    return UnknownFiles(files, names, len(listed.paths) - len(paths))
+    num_doubtful = len(listed.paths) - len(paths)
+    name = "photographs of unknown plants"
+    return UnknownFiles(paths, spec, LEAST_NEGATIVES, name, names=names, num_doubtful=num_doubtful)
 
 
 class UnknownPlants(msgspec.Struct, frozen=True):
@@ -139,12 +140,17 @@ class UnknownPlants(msgspec.Struct, frozen=True):
 
     outputs: Outputs
     names: UnknownNames
-    data: str
-    """What they are, in words."""
+
+    @classmethod
+    def of(cls, run: Callable[..., Outputs], files: UnknownFiles, *, judging: bool) -> "UnknownPlants":
+        """Runs a network file on all, and returns those that judge the bundle, or those of the fit."""
+        outputs = run(files)
+        names = files.names.subset(outputs.rows)
+        return cls(outputs, names).choose(names.judges_M == judging)
 
     def choose(self, chosen: Flags) -> "UnknownPlants":
         """Returns some of them, without reading them."""
-        return replace(self, outputs=self.outputs.choose(np.flatnonzero(chosen)), names=self.names.subset(chosen))
+        return UnknownPlants(self.outputs.choose(np.flatnonzero(chosen)), self.names.subset(chosen))
 
     def predictions(self, model: AnswerModel) -> Predictions:
         """Returns their scores; a name is right at the ranks at which the bundle knows the plant."""
@@ -172,21 +178,21 @@ def _drawn(names: UnknownNames, among_M: Flags, number: int) -> Flags:
     return chosen_M
 
 
-def unknown_metrics(unknown_plants: UnknownPlants, known: Predictions, model: AnswerModel) -> list[Metric]:
+def unknown_metrics(judging: UnknownPlants, known: Predictions, model: AnswerModel, name: str) -> list[Metric]:
     """Follows strangers whose genera no fit has seen to their verdicts; `known` are the scores of test plants.
 
     Plants of unknown genera are told from these by familiarity, and the name of a species is always wrong. Other
     species of known genera have a figure of their own, if there are any: how many get a wrong name, at any rank.
     """
-    scores = unknown_plants.predictions(model)
-    figures = rejection_figures("familiarity", known, scores.subset(~unknown_plants.names.near_M), model)
-    data = f"{unknown_plants.data}, of genera that no fit has seen"
+    scores = judging.predictions(model)
+    figures = rejection_figures("familiarity", known, scores.subset(~judging.names.near_M), model)
+    data = f"{name}, of genera that no fit has seen"
     metrics = [
         metric("strangers_auroc", figures.auroc, data, figures.named.num_pictures),
         metric("strangers_named_species", figures.named_species, data),
         metric("strangers_named", figures.named, data),
     ]
-    near = scores.subset(unknown_plants.names.near_M)
+    near = scores.subset(judging.names.near_M)
     if len(near.rows):
         decisions = decide(near, model)
         wrong = share(int((decisions.named_N & ~near.right_names(decisions)).sum()), len(near.rows))

@@ -1,18 +1,22 @@
 """Drawn outputs of a network: features around the direction of each taxon, and those of other things."""
 
+from types import SimpleNamespace
+from unittest import mock
+
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from models.answer import Question, answer_plant
 from models.outputs import Outputs
 from tests.training.small import make_taxonomy
-from training.fit.model import TableData
+from training.fit.model import PictureSets, fit_model
 from training.fit.pictures import StoredRows
+from training.fit.unknown_plants import UnknownNames
 
 NUM_TAXA, NUM_FEATURES, NOISE = 20, 60, 2.5
 TAXONOMY = make_taxonomy(NUM_TAXA)
 DIRECTIONS = np.random.default_rng(7).normal(size=(NUM_TAXA, NUM_FEATURES))
-NO_NEGATIVES = np.zeros(0, dtype=np.intp)
 
 
 def draw_outputs(features, **columns):
@@ -48,15 +52,35 @@ def draw_things(num_pictures, seed):
 TRAINING = draw_plants(30, seed=0)
 
 
-def table_data(*, with_negatives=True, **changes):
-    found = TableData(
-        taxonomy=TAXONOMY,
-        calibration=draw_plants(40, seed=1),
-        training=TRAINING,
-        validation=draw_plants(20, seed=5) if with_negatives else None,
-        negatives=draw_things(300, seed=3) if with_negatives else None,
-        negative_groups=np.arange(300) if with_negatives else NO_NEGATIVES,
-        data="drawn",
-        num_pictures=900,
+class Drawn(msgspec.Struct):
+    """A set of pictures, with what a network says of them."""
+
+    outputs: Outputs
+    name: str = "drawn"
+    manifest: SimpleNamespace = SimpleNamespace(taxonomy=TAXONOMY)
+    names: UnknownNames | None = None
+
+    def __len__(self):
+        return len(self.outputs.labels)
+
+    def groups(self, rows):
+        return rows // 3
+
+
+def drawn_sets(*, with_negatives=True, **changes):
+    found = PictureSets(
+        training=Drawn(TRAINING),
+        validation=None,
+        calibration=Drawn(draw_plants(40, seed=1)),
+        plants=np.arange(800),
+        heads=Drawn(draw_plants(20, seed=5)) if with_negatives else None,
+        test=None,
+        negatives=Drawn(draw_things(300, seed=3), "pictures without a plant") if with_negatives else None,
     )
     return replace(found, **changes)
+
+
+def fit_drawn(sets, given={}, temperature=1.0):  # noqa: B006
+    """The fit at a temperature."""
+    with mock.patch("training.fit.model.fit_temperature", return_value=temperature):
+        return fit_model(lambda pictures, **_: pictures.outputs, sets, given)

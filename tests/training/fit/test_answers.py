@@ -12,11 +12,10 @@ from models.figures import (
 )
 from models.outputs import Outputs
 from models.scoring import AnswerModel, Decisions
-from tests.training.fit.drawn_outputs import TAXONOMY, draw_plants, draw_things, on_disk, table_data
+from tests.training.fit.drawn_outputs import TAXONOMY, draw_plants, draw_things, drawn_sets, fit_drawn, on_disk
 from training.evaluate import _in_words
-from training.fit.model import fit_tables
 
-FITTED = fit_tables(table_data(), 1.0, {}).model
+FITTED = fit_drawn(drawn_sets()).model
 BARE = AnswerModel(TAXONOMY, 1.0)
 PLANTS, THINGS = draw_plants(2, seed=51), draw_things(20, seed=52)
 PICTURES = Outputs(

@@ -10,12 +10,18 @@ import pytest
 from msgspec.structs import replace
 
 from models.outputs import Outputs
-from tests.training.fit.drawn_outputs import DIRECTIONS, NOISE, NUM_FEATURES, NUM_TAXA, TAXONOMY, table_data
-from training.fit.model import fit_tables
-from training.fit.networks import Candidate
+from tests.training.fit.drawn_outputs import (
+    DIRECTIONS,
+    NOISE,
+    NUM_FEATURES,
+    NUM_TAXA,
+    TAXONOMY,
+    Drawn,
+    drawn_sets,
+    fit_drawn,
+)
 from training.fit.place import PlaceData, Records, count_records
-from training.fit.record import _network_file
-from training.fit.unknown_plants import UnknownNames, UnknownPlants
+from training.fit.unknown_plants import UnknownNames
 
 STORED = Path(__file__).with_name("fit.json")
 ALIKE = DIRECTIONS.copy()  # the taxa 0 to 9 resemble each other in pairs
@@ -48,7 +54,8 @@ def strangers():
     label_M = genus_M % NUM_TAXA
     names = UnknownNames(genus_M % 3, genus_M, np.zeros(600, bool), label_M, near_M, near_M | (genus_M % 2 == 0))
     others = np.random.default_rng(9).normal(size=(60, NUM_FEATURES))
-    return UnknownPlants(drawn(np.where(near_M[:, None], ALIKE[label_M], others[genus_M]), 8), names, "strangers")
+    outputs = drawn(np.where(near_M[:, None], ALIKE[label_M], others[genus_M]), 8)
+    return Drawn(outputs, "strangers", names=names)
 
 
 @cache
@@ -56,23 +63,23 @@ def fit(name):
     calibration = plants(70, seed=1)
     validation = plants(40, seed=5)
     validation.labels[440:450] = 12  # a quarter of taxon 11 among the validation plants alone
-    data = table_data(
-        training=plants(30, seed=0),
-        calibration=calibration,
+    sets = drawn_sets(
+        training=Drawn(plants(30, seed=0)),
+        calibration=Drawn(calibration),
+        plants=np.arange(len(calibration.labels)),
         place=places(calibration),
-        validation=validation,
-        negatives=drawn(np.full((300, NUM_FEATURES), 0.7), 3),
-        negative_groups=np.arange(300) // 3,
+        heads=Drawn(validation),
+        negatives=Drawn(drawn(np.full((300, NUM_FEATURES), 0.7), 3), "pictures without a plant"),
     )
     match name:
         case "all":
-            return fit_tables(replace(data, unknown_plants=strangers()), 1.0, {})
+            return fit_drawn(replace(sets, unknown=strangers()))
         case "things":
-            return fit_tables(replace(data, proves=False), 1.1, {})
+            return fit_drawn(replace(sets, other_data=True), temperature=1.1)
         case "given":
-            return fit_tables(replace(data, negatives=None), 0.9, {"species": 0.6})
+            return fit_drawn(replace(sets, negatives=None), {"species": 0.6}, 0.9)
         case _:
-            return fit_tables(replace(data, negatives=None, validation=None), 0.9, {"species": 0.6})
+            return fit_drawn(replace(sets, negatives=None, heads=None), {"species": 0.6}, 0.9)
 
 
 def numbers(fitted):
@@ -112,11 +119,6 @@ def assert_close(found, stored, where):
 def test_the_numbers_are_those_that_are_stored(name):
     found = msgspec.json.decode(msgspec.json.encode(numbers(fit(name)), enc_hook=lambda array: array.tolist()))
     assert_close(found, json.loads(STORED.read_text())[name], name)
-
-
-def test_a_network_file_of_a_bundle_has_the_mistaken_taxa():
-    made = Candidate(Path("model.fp32.onnx"), None, fit("all"), None, None, (), ())
-    assert _network_file(made, True).mistaken.taxon_ids == fit("all").model.mistaken.taxon_ids
 
 
 def test_a_model_knows_the_limits_and_promises_of_its_mistaken_taxa():

@@ -11,8 +11,8 @@ from models.errors import BundleError
 from models.preprocess import InputSpec, picture_to_input
 from models.session import OnnxSession
 from tests.models.tiny import SIDE_PX, write_network
+from training.fit.networks import draw_golden, record_golden
 from training.fit.onnx_file import write_fp16
-from training.fit.record import draw_golden, record_golden
 
 
 @pytest.fixture(scope="module")
@@ -59,5 +59,5 @@ def test_the_most_stable_picture_is_chosen(files, bundle, monkeypatch):
     moved = np.full((16, 3), [1.0, 0.0, 0.0], dtype=np.float32)
     moved[11] = 0
     found = iter([np.zeros_like(moved), moved] * len(files))
-    monkeypatch.setattr("training.fit.record._logits", lambda path, pixels: next(found))
+    monkeypatch.setattr("training.fit.networks._logits", lambda path, pixels: next(found))
     assert record_golden(files, bundle.record.input).picture == draw_golden(11)

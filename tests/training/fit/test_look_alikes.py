@@ -6,7 +6,7 @@ import pytest
 from models.outputs import Outputs
 from models.scoring import AnswerModel
 from tests.models.tiny import genus_only, species, taxonomy_of
-from training.fit.mistakes import look_alikes
+from training.fit.names import look_alikes
 
 NAMES = ("Toxicodendron radicans", "Parthenocissus quinquefolia", "Vitis riparia", "Planta una", "Planta altera")
 IVY, CREEPER, GRAPE, UNA, ALTERA = NAMES

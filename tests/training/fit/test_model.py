@@ -1,10 +1,10 @@
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from models.answer import Question, answer_plant
 from models.outputs import Outputs
@@ -14,15 +14,16 @@ from tests.training.fit.drawn_outputs import (
     NOISE,
     NUM_FEATURES,
     TAXONOMY,
+    Drawn,
     answers,
     draw_outputs,
     draw_plants,
     draw_things,
+    drawn_sets,
+    fit_drawn,
     on_disk,
-    table_data,
 )
 from tests.training.small import make_taxonomy
-from training.fit.model import fit_tables
 from training.fit.names import (
     fit_temperature,
     plants_drawn,
@@ -108,7 +109,7 @@ def test_plants_are_drawn_whole_and_as_many_as_fit(plants, most):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return fit_tables(table_data(), 1.0, {})
+    return fit_drawn(drawn_sets())
 
 
 def figures_of(fitted):
@@ -177,13 +178,9 @@ def test_a_choice_without_the_plant_names_no_more_species_than_strangers_get(fit
 def test_with_one_taxon_nothing_can_be_left_out():
     taxonomy, plants = make_taxonomy(1), draw_plants(10, seed=1)
     one = Outputs(plants.logits[:, :1], plants.features)
-    data = table_data(
-        taxonomy=taxonomy,
-        calibration=one,
-        training=one,
-        with_negatives=False,
-    )
-    assert fit_tables(data, 1.0, {}).metrics == ()
+    drawn = Drawn(one, manifest=SimpleNamespace(taxonomy=taxonomy))
+    sets = drawn_sets(calibration=drawn, plants=np.arange(200), training=drawn, with_negatives=False)
+    assert fit_drawn(sets).metrics == ()
 
 
 def test_candidate_sets_hold_the_right_taxon_as_often_as_asked(fitted):
@@ -197,16 +194,17 @@ def test_candidate_sets_hold_the_right_taxon_as_often_as_asked(fitted):
 
 
 def test_a_taxon_without_training_pictures_has_a_prior():
-    data = table_data(taxonomy=make_taxonomy(3), training=Outputs(np.zeros((4, 3)), labels=np.array([0, 0, 0, 1])))
-    assert data.prior_T == pytest.approx([3 / 5, 1 / 5, 1 / 5])
+    kept = np.arange(570)  # all of 30 pictures but those of the last taxon
+    fitted = fit_drawn(drawn_sets(training=Drawn(draw_plants(30, seed=0).choose(kept)), with_negatives=False))
+    assert fitted.model.calibration.conformal.prior_T == pytest.approx(np.array([30] * 19 + [1]) / 571)
 
 
 def test_tables_of_outputs_on_disk_are_the_plain_ones(fitted, tmp_path, monkeypatch):
-    plain, drawn = fitted, table_data()
+    plain, drawn = fitted, drawn_sets()
     monkeypatch.setattr("models.outputs._VALUES_AT_ONCE", 300)
-    parts = ("calibration", "training", "negatives")
-    stored = {name: on_disk(getattr(drawn, name), tmp_path) for name in parts}
-    stored = fit_tables(replace(drawn, **stored), 1.0, {})
+    for part in (drawn.calibration, drawn.training, drawn.negatives):
+        part.outputs = on_disk(part.outputs, tmp_path)
+    stored = fit_drawn(drawn)
     assert (stored.thresholds, stored.metrics[-2:]) == (plain.thresholds, plain.metrics[-2:])
     for name in ("conformal", "features", "familiarity", "plant_head", "cutoffs"):
         tables = [getattr(fit.model.calibration, name) for fit in (stored, plain)]

@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,8 +21,8 @@ from tests.models.tiny import bundle_record, conformal_table
 from tests.training.small import make_taxonomy
 from training.export import Export
 from training.fit.model import Fitted
-from training.fit.model_card import card_commands, command_line, describe_fit, model_card
 from training.fit.names import fit_thresholds
+from training.fit.record import card_commands, command_line, describe_fit, model_card
 from training.toml_file import without_folders
 
 SURE = ReliabilityBin(low=14 / 15, num_pictures=40, confidence=0.97, accuracy=0.5)
@@ -34,7 +35,8 @@ def card(diagrams={"all": [SURE], "a": [SURE]}, num_plants=400, metrics=()):  # 
     calibration = Calibration(conformal=table, fitted_on=fitted_on(num_plants))
     fitted = Fitted(AnswerModel(make_taxonomy(2), 1.0, calibration=calibration), fit_thresholds(scores))
     record = replace(bundle_record(), metrics=metrics)
-    return model_card(record, fitted, {"species": 0.25}, diagrams, negatives="spoons", commands=("a", "b"))
+    figures = SimpleNamespace(reliability=diagrams, risk_coverage={"species": SimpleNamespace(area=0.25)})
+    return model_card(record, fitted, figures, negatives="spoons", commands=("a", "b"))
 
 
 def fitted_on(num_pictures):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from models.bundle_record import NetworkFile
 from models.outputs import Outputs
 from models.place import Where
 from models.scoring import AnswerModel
@@ -14,17 +15,16 @@ from models.session import NetworkOutput
 from tests.models.pictures import SPEC
 from tests.training.small import make_taxonomy, write_data
 from training.dataset.manifest import Manifest
-from training.fit.model_card import describe_check
+from training.fit.model import picture_sets
 from training.fit.networks import (
     PARITY_LIMIT,
     Candidate,
-    _table_data,
     agreement_check,
     difference_check,
     make_bf16,
     overflow_check,
-    picture_sets,
 )
+from training.fit.record import describe_check
 
 
 def predictions(named):
@@ -82,72 +82,83 @@ def test_nothing_is_fitted_on_the_test_split(tmp_path, calibration):
     found = {
         name: {split_of_row[row] for row in part.rows}
         for name, part in (
-            ("features", sets.features),
+            ("training", sets.training),
             ("validation", sets.validation),
-            ("temperature", sets.temperature),
+            ("calibration", sets.calibration),
             ("test", sets.test),
         )
     }
     assert found == {
-        "features": {"train"},
+        "training": {"train"},
         "validation": {"validation"},
-        "temperature": set(calibration) or {"validation"},
+        "calibration": set(calibration) or {"validation"},
         "test": {"test"},
     }
-    assert [len(each) for each in (sets.features, sets.validation, sets.temperature)] == [3, 3, 3]
-
-
-def rows(of, **_):
-    """Stands for a network file; the only feature of a picture is its row."""
-    return Outputs(np.eye(2, dtype="f4")[of.labels], of.rows[:, None].astype("f4"), of.labels, of.rows, of.plants)
+    assert [len(each) for each in (sets.training, sets.validation, sets.calibration)] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("other_data", [False, True])
 @pytest.mark.parametrize("calibration", [("calibration",), ()])
 def test_only_plants_that_neither_trained_the_network_nor_chose_it_prove_something(tmp_path, calibration, other_data):
     sets, _ = sets_of(tmp_path, "train", "validation", "test", *calibration)
-    data = _table_data(rows, replace(sets, other_data=other_data))
-    assert data.proves == (bool(calibration) and not other_data)
+    assert replace(sets, other_data=other_data).proves == (bool(calibration) and not other_data)
 
 
-GROUPS = ["t0", "t1", "a", "b", "a", "b", "a", "b", "a", "b", "c", "d", "v", "w"]  # four plants, two with 4 pictures
+GROUPS = [
+    "t0",
+    "t1",
+    "a",
+    "b",
+    "a",
+    "b",
+    "a",
+    "b",
+    "a",
+    "b",
+    "c",
+    "d",
+    "v",
+    "v",
+    "w",
+]  # four plants, two with 4 pictures
 
 
 def several_pictures_of_a_plant(tmp_path, **columns):
-    """Two training pictures, ten of the calibration plants, and one for validation and for the test."""
-    taxonomy = make_taxonomy(2)
-    given = [(f"{at}.png", taxonomy.output_keys[at % 2], "train" if at < 2 else "calibration") for at in range(12)]
-    given += [("validation.png", taxonomy.output_keys[0], "validation"), ("test.png", taxonomy.output_keys[0], "test")]
-    manifest = Manifest(write_data(tmp_path / "data", tmp_path, given, taxonomy, GROUPS, **columns))
-    data = _table_data(rows, picture_sets(manifest, SPEC, workers=0))
-    return manifest, data, data.calibration.rows
+    """Two training pictures, ten of the calibration plants, one plant for validation, and one for the test."""
+    keys = make_taxonomy(2).output_keys
+    splits = ["train"] * 2 + ["calibration"] * 10 + ["validation"] * 2 + ["test"]
+    given = [(f"{at}.png", keys[at % 2], split) for at, split in enumerate(splits)]
+    manifest = Manifest(write_data(tmp_path / "data", tmp_path, given, make_taxonomy(2), GROUPS, **columns))
+    return picture_sets(manifest, SPEC, workers=0)
 
 
-def test_of_each_calibration_plant_one_picture_counts_in_the_tables(tmp_path):
-    manifest, data, chosen = several_pictures_of_a_plant(tmp_path)
-    assert data.training.rows.tolist() == [0, 1]
-    assert sorted(GROUPS[row] for row in chosen) == ["a", "b", "c", "d"]
-    assert data.calibration.labels.tolist() == manifest.labels[chosen].tolist()
-    assert data.num_pictures == 10
-    assert data.place is None
+def test_of_each_plant_one_picture_counts_in_tables_and_heads(tmp_path):
+    sets = several_pictures_of_a_plant(tmp_path)
+    assert sets.training.rows.tolist() == [0, 1]
+    assert sorted(GROUPS[row] for row in sets.calibration.rows[sets.plants]) == ["a", "b", "c", "d"]
+    assert len(sets.calibration) == 10
+    assert len(sets.heads) == 1
+    assert set(sets.heads.rows) < {12, 13}
+    assert sets.place is None
 
 
 def test_the_prior_counts_training_pictures_and_a_plant_stands_where_its_picture_was_taken(tmp_path, monkeypatch):
     """Training in Berlin, calibration in Paris, test in Sydney; each calibration picture has a longitude of its own."""
     monkeypatch.setattr("training.fit.place.LEAST_RECORDS", 2)
-    longitude = [13.4, 13.4, *(2.25 + number / 32 for number in range(10)), 151.2, 151.2]
+    longitude = [13.4, 13.4, *(2.25 + number / 32 for number in range(10)), 151.2, 151.2, 151.2]
     longitude[10] = None  # the only picture of plant c
-    latitude = [52.5] * 2 + [48.9] * 10 + [-33.9] * 2
-    _, data, chosen = several_pictures_of_a_plant(tmp_path, latitude=latitude, longitude=longitude)
-    prior = data.place.prior
+    latitude = [52.5] * 2 + [48.9] * 10 + [-33.9] * 3
+    sets = several_pictures_of_a_plant(tmp_path, latitude=latitude, longitude=longitude)
+    prior = sets.place.prior
     assert [prior.records(Where(*place), 0) for place in ((52.5, 13.4), (48.9, 2.4), (-33.9, 151.2))] == [
         (1, 2),
         (0, 0),
         (0, 0),
     ]
     assert prior.counts.tolist() == [1, 1]
-    assert data.place.has_place_N.tolist() == [GROUPS[row] != "c" for row in chosen]
-    assert data.place.records.longitude_N.tolist() == [longitude[row] for row in chosen if row != 10]
+    chosen = sets.calibration.rows[sets.plants]
+    assert sets.place.has_place_N.tolist() == [GROUPS[row] != "c" for row in chosen]
+    assert sets.place.records.longitude_N.tolist() == [longitude[row] for row in chosen if row != 10]
 
 
 def test_the_description_says_whether_the_limit_is_a_minimum_or_maximum():
@@ -166,7 +177,8 @@ def test_bf16_may_win_20_of_1000_pictures_but_not_lose_them(wins, passes, monkey
     def network(_):
         return Outputs(np.zeros((1, 5), "f4"))
 
-    one, other = (Candidate(Path("model.onnx"), network, None, found, None, (), ()) for found in (single, half))
+    file = NetworkFile("model.onnx", 1.0)
+    one, other = (Candidate(Path("model.onnx"), network, None, found, None, file) for found in (single, half))
     monkeypatch.setattr("training.fit.networks.evaluate_network", lambda *_: other)
     monkeypatch.setattr(Candidate, "predictions_on", lambda candidate, _: candidate.predictions)
     pictures = SimpleNamespace(name="drawn")

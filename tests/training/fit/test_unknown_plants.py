@@ -10,8 +10,7 @@ from models.outputs import Outputs
 from models.scoring import AnswerModel
 from tests.models.tiny import species, taxonomy_of
 from tests.training.small import make_taxonomy
-from training.fit.mistakes import mistaken_taxa
-from training.fit.names import MIN_NAMED
+from training.fit.names import MIN_NAMED, mistaken_taxa
 from training.fit.unknown_plants import (
     UnknownNames,
     UnknownPlants,
@@ -81,7 +80,7 @@ def test_a_photograph_named_by_a_known_genus_or_family_alone_is_left_out():
 def test_a_name_of_a_stranger_is_right_at_the_ranks_that_the_bundle_knows():
     _, names = looked_up("Quercus suber", "Fagus sylvatica", "Musa acuminata")
     outputs = Outputs(9 * np.eye(2, dtype=np.float32)[[0, 0, 0]], np.zeros((3, 1)))
-    found = UnknownPlants(outputs, names, "drawn").predictions(AnswerModel(KNOWN, 1.0))
+    found = UnknownPlants(outputs, names).predictions(AnswerModel(KNOWN, 1.0))
     assert found.rank_right_NR.tolist() == [[False, True, True], [False, False, True], [False, False, False]]
 
 
