@@ -2,8 +2,10 @@
 
 import hashlib
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from models.bundle import load_bundle
 from tests.training.color_bundles import prepare_flowers
@@ -93,6 +95,59 @@ def bundle(finished_run, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundles") / "tiny"
     export(Export(checkpoint=finished_run / "last.pt", data=data, out=folder, note="Drawn."))
     return load_bundle(folder)
+
+
+@pytest.fixture(scope="session")
+def other_data(pictures, tmp_path_factory):
+    """The same pictures in another split, with calibration pictures, a corrected name, and no commercial use."""
+    folder = tmp_path_factory.mktemp("other") / "data"
+    prepare_folder(pictures, folder, license="CC BY-NC 4.0", calibration_share=0.2)
+    taxa = folder / "taxa.json"
+    taxa.write_text(taxa.read_text().replace('"Rosa rubra"', '"Rosa rubiginosa"'))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def other_bundle(finished_run, other_data, tmp_path_factory):
+    """A bundle of other data, exported with flags that `bundle` lacks; its first plant is taken for its second."""
+    flags = {"description": "Three drawn flowers.", "thresholds": ("genus=0.875",), "serve_px": 40, "examples": 2}
+    out = tmp_path_factory.mktemp("bundles") / "other"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("training.fit.networks.PARITY_PICTURES", 2)
+        patched.setattr("training.fit.model.look_alikes", lambda *_: {0: (1,)})
+        export(Export(checkpoint=finished_run / "last.pt", data=other_data, out=out, with_weights=True, **flags))
+    return load_bundle(out)
+
+
+@pytest.fixture(scope="session")
+def things(tmp_path_factory):
+    """24 pictures without a plant: noise in gray."""
+    folder = tmp_path_factory.mktemp("things")
+    for number in range(24):
+        gray = np.random.default_rng(number).integers(0, 255, (48, 48), dtype=np.uint8)
+        Image.fromarray(gray).save(folder / f"{number}.png")
+    (folder / "cut.jpg").write_bytes(b"no picture")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def strangers(tmp_path_factory):
+    """40 pictures of 20 genera that the network does not know: noise in green."""
+    folder, lines = tmp_path_factory.mktemp("strangers"), ["path,scientific_name"]
+    for number in range(40):
+        noise = np.random.default_rng(number).integers(0, 255, (48, 48, 3), dtype=np.uint8)
+        Image.fromarray(noise // np.array([3, 1, 3], np.uint8)).save(folder / f"{number}.png")
+        lines.append(f"{number}.png,Genus{'abcdefghijklmnopqrst'[number % 20]} alba")
+    (folder / "labels.csv").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def rejecting(finished_run, data, things, strangers, tmp_path_factory):
+    """A bundle in two precisions that was fitted on other things and on unknown plants too."""
+    given = {"precision": ("fp16", "fp32"), "negatives": (things,), "unknown": (strangers,)}
+    out = tmp_path_factory.mktemp("bundles") / "rejecting"
+    return export(Export(checkpoint=finished_run / "last.pt", data=data, out=out, **given))
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 import json
-import threading
 from types import SimpleNamespace
 
 import msgspec
@@ -12,7 +11,6 @@ from msgspec.structs import replace
 
 from models.errors import DataError
 from models.ranking import Thresholds
-from models.session import OnnxSession
 from tests.models.tiny import bundle_record, genus_only, species, taxonomy_of
 from tests.training.color_bundles import good_weights, prepare_flowers, seal_color_bundle
 from tests.training.small import prepare_folder, write_data
@@ -258,19 +256,6 @@ def test_bundles_with_other_outputs_are_compared_on_the_shared_taxa(good, flower
 def test_bundles_without_a_common_taxon_are_refused(manifest):
     with pytest.raises(DataError, match="both bundles know"):
         frozen_set(manifest, "test", manifest.taxonomy, taxonomy_of(species("Carex alba")))
-
-
-def test_every_picture_runs_alone_on_one_thread_of_several(bad, good, manifest, monkeypatch):
-    run, seen = OnnxSession.run, []
-
-    def record(session, pixels):
-        seen.append((len(pixels), threading.current_thread().name))
-        return run(session, pixels)
-
-    monkeypatch.setattr(OnnxSession, "run", record)
-    compare(bad, good, manifest)
-    assert [size for size, _ in seen] == [1] * 2 * len(manifest.rows_of("test"))
-    assert threading.current_thread().name not in {name for _, name in seen}
 
 
 def test_tables_of_other_data_are_named(manifest):

@@ -1,5 +1,4 @@
 import json
-import sys
 
 import numpy as np
 import onnx
@@ -11,13 +10,14 @@ from models.bundle import load_bundle
 from models.errors import BundleError, DataError, RecipeError
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
-from tests.make import ran
 from tests.training.small import prepare_folder
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.export import _named, _picture_sets, export
 from training.fit.names import fit_temperature
 from training.fit.onnx_file import fold_batch_norm, round_to_half
+from training.fit.pictures import bundle_network, pictures_of, run
+from training.fit.provenance import OTHER_DATA
 from training.fit.record import recipe_without_folders
 from training.loading.shards import Pack, pack
 
@@ -83,34 +83,18 @@ def test_sources_and_licenses_are_in_bundle_and_card(bundle):
         assert text in card
 
 
-@pytest.fixture(scope="module")
-def restricted(pictures, tmp_path_factory):
-    """The same pictures under a license that forbids commercial use, with a calibration split."""
-    folder = tmp_path_factory.mktemp("restricted") / "data"
-    prepare_folder(pictures, folder, license="CC BY-NC 4.0", calibration_share=0.2)
-    return folder
-
-
-def test_a_ban_on_commercial_use_reaches_bundle_and_card(exporting, restricted):
-    bundle = export(replace(exporting, data=restricted))
-    (source,) = load_bundle(bundle.folder).record.sources
+def test_a_ban_on_commercial_use_reaches_bundle_and_card(other_bundle):
+    (source,) = other_bundle.record.sources
     assert source.commercial_use == "not_allowed"
     assert set(source.licenses) == {"CC-BY-NC-4.0"}
-    assert "May not be used commercially" in (bundle.folder / "MODEL_CARD.md").read_text()
+    assert "May not be used commercially" in (other_bundle.folder / "MODEL_CARD.md").read_text()
 
 
-def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(exporting, restricted, monkeypatch):
-    fitted_on = []
-
-    def note_labels(outputs, taxonomy):
-        fitted_on.append(outputs.labels.tolist())
-        return fit_temperature(outputs, taxonomy)
-
-    monkeypatch.setattr("training.fit.model.fit_temperature", note_labels)
-    export(replace(exporting, data=restricted))
-    manifest = Manifest(restricted)
-    assert fitted_on == [manifest.labels[manifest.rows_of("calibration")].tolist()]
-    assert len(fitted_on[0]) > len(manifest.rows_of("validation"))
+def test_the_temperature_is_fitted_on_the_calibration_split_where_there_is_one(other_bundle, other_data):
+    calibration = pictures_of(Manifest(other_data), "calibration", other_bundle.record.input, workers=0)
+    found = fit_temperature(run(bundle_network(other_bundle, "fp32"), calibration), other_bundle.taxonomy)
+    assert other_bundle.network("fp32").temperature == pytest.approx(found)
+    assert other_bundle.calibration("fp32").fitted_on.num_pictures == len(calibration) > 3
 
 
 def test_a_folder_that_exists_is_refused(exporting, tmp_path):
@@ -136,14 +120,12 @@ def test_a_file_with_other_probabilities_than_pytorch_is_never_sealed(exporting,
     assert not exporting.out.parent.exists() or not list(exporting.out.parent.iterdir())
 
 
-def test_pytorch_runs_a_sample_of_the_validation_pictures_and_the_card_says_so(exporting, monkeypatch):
-    monkeypatch.setattr("training.fit.networks.PARITY_PICTURES", 2)
-    bundle = export(exporting)
-    for check in bundle.network("fp32").checks:
+def test_pytorch_runs_a_sample_of_the_validation_pictures_and_the_card_says_so(other_bundle):
+    for check in other_bundle.network("fp32").checks:
         assert (check.passed, check.num_pictures) == (True, 2)
-    said = "data, validation split, 2 pictures drawn at random (seed 0)"
-    assert said in bundle.network("fp32").checks[0].name
-    assert said in (bundle.folder / "MODEL_CARD.md").read_text()
+    said = f"data, validation split ({OTHER_DATA}), 2 pictures drawn at random (seed 0)"
+    assert said in other_bundle.network("fp32").checks[0].name
+    assert said in (other_bundle.folder / "MODEL_CARD.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -192,30 +174,9 @@ def test_the_model_is_named_after_its_data_and_the_version_rises(others, version
     assert (_named(given).name, _named(given).model_version) == ("mine", "2.1")
 
 
-def test_the_bundle_is_served_without_torch(bundle, manifest):
-    code = (
-        "import json, sys; from pathlib import Path; from models.bundle import load_bundle; "
-        "from models.preprocess import picture_to_input; "
-        "bundle = load_bundle(Path(sys.argv[1])); "
-        "pixels, _ = picture_to_input(Path(sys.argv[2]).read_bytes(), bundle.record.input); "
-        "found = bundle.open_session('fp32').run(pixels[None]); "
-        "print(json.dumps([list(found.logits.shape), list(found.features.shape), 'torch' in sys.modules]))"
-    )
-    arguments = [sys.executable, "-c", code, str(bundle.folder), str(manifest.path(0))]
-    ended = ran(*arguments)
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == [[1, 3], [1, 256], False]
-
-
-def test_a_corrected_name_reaches_the_bundle_without_training(exporting, data, tmp_path):
-    corrected = tmp_path / "data"
-    corrected.mkdir()
-    (corrected / "manifest.parquet").write_bytes((data / "manifest.parquet").read_bytes())
-    taxa = (data / "taxa.json").read_text().replace('"Rosa rubra"', '"Rosa rubiginosa"')
-    (corrected / "taxa.json").write_text(taxa)
-    sealed = export(replace(exporting, data=corrected))
-    assert sealed.record.label_hash == Manifest(data).taxonomy.label_hash
-    assert "Rosa rubiginosa" in (sealed.folder / "MODEL_CARD.md").read_text()
+def test_a_corrected_name_reaches_the_bundle_without_training(other_bundle, manifest):
+    assert other_bundle.record.label_hash == manifest.taxonomy.label_hash
+    assert "Rosa rubiginosa" in (other_bundle.folder / "MODEL_CARD.md").read_text()
 
 
 def test_the_record_keeps_only_the_last_part_of_absolute_paths(bundle, data, finished_run):

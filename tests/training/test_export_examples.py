@@ -4,14 +4,12 @@ import io
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 from PIL import Image
 
 from tests.models.pictures import DISPLAY_P3, color_profile, encode
 from tests.training.small import with_columns
 from training.dataset.audit.licenses import may_be_shown
 from training.dataset.manifest import Manifest
-from training.export import export
 from training.fit.examples import EXAMPLE_PX, _small, example_pictures, typical
 from training.fit.pictures import pictures_of
 
@@ -55,11 +53,9 @@ def test_a_picture_is_shown_only_if_its_license_allows_a_smaller_copy(license_, 
     assert may_be_shown(license_) is expected
 
 
-def test_a_bundle_has_small_pictures_of_each_taxon(exporting, monkeypatch):
-    monkeypatch.setattr("training.fit.examples.may_be_shown", lambda _license: True)
-    bundle = export(replace(exporting, examples=2))
-    examples = bundle.examples()
-    for taxon in bundle.taxonomy.taxa:
+def test_a_bundle_has_small_pictures_of_each_taxon(other_bundle):
+    examples = other_bundle.examples()
+    for taxon in other_bundle.taxonomy.taxa:
         found = examples.of(taxon.taxon_id)
         assert len(found) == 2
         for example in found:
@@ -92,13 +88,3 @@ def test_an_example_is_the_picture_of_its_author(manifest, bundle, tmp_path):
         shown = np.asarray(Image.open(io.BytesIO(data)), float)
         assert int(example.author) == np.argmin([np.abs(shown - original).mean() for original in originals])
         assert int(example.author) % 4 == 3
-
-
-def test_pictures_without_a_license_stay_out(exporting, capsys):
-    bundle = export(replace(exporting, examples=2))
-    assert all(bundle.examples().of(taxon.taxon_id) == [] for taxon in bundle.taxonomy.taxa)
-    assert "license allows to show them: 0" in capsys.readouterr().out
-
-
-def test_a_bundle_without_the_flag_has_no_part_for_them(bundle):
-    assert bundle.examples() is None

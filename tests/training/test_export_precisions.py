@@ -11,23 +11,10 @@ from models.openvino_session import OpenVinoSession
 from models.preprocess import picture_to_input
 from tests.models.test_session import HAS_BF16
 from training.evaluate import Evaluate, evaluate
-from training.export import Export, export
+from training.export import export
 from training.fit.onnx_file import write_rounded
 
 WITH_BF16 = pytest.mark.skipif(not HAS_BF16, reason="needs OpenVINO and a processor with bfloat16")
-
-
-@pytest.fixture(scope="module")
-def both(finished_run, data, tmp_path_factory):
-    """Every precision, evaluated on three pictures."""
-    return export(
-        Export(
-            checkpoint=finished_run / "last.pt",
-            data=data,
-            out=tmp_path_factory.mktemp("all") / "bundle",
-            precision=("fp16", "fp32"),
-        )
-    )
 
 
 def test_only_fp32_is_made_unless_more_is_asked_for(bundle):
@@ -35,8 +22,8 @@ def test_only_fp32_is_made_unless_more_is_asked_for(bundle):
     assert bundle.record.left_out == {}
 
 
-def test_each_precision_has_its_own_temperature_checks_and_metrics(both):
-    single, half = (both.network(precision) for precision in ("fp32", "fp16"))
+def test_each_precision_has_its_own_temperature_checks_and_metrics(rejecting):
+    single, half = (rejecting.network(precision) for precision in ("fp32", "fp16"))
     assert (half.file, half.stored_as) == ("model.fp16.onnx", "float16")
     assert 0.5 < half.temperature / single.temperature < 2  # three pictures and random weights: rounding decides
     assert half.temperature != single.temperature
@@ -48,19 +35,19 @@ def test_each_precision_has_its_own_temperature_checks_and_metrics(both):
     assert shares["top1_taxon_lost_against_fp32"].value == 0
 
 
-def test_every_network_of_a_bundle_opens_and_answers_its_golden_picture(both):
-    golden = both.golden()
+def test_every_network_of_a_bundle_opens_and_answers_its_golden_picture(rejecting):
+    golden = rejecting.golden()
     assert set(golden.logits) == {"fp32", "fp16"}
-    pixels, _ = picture_to_input(golden.picture, both.record.input)
-    for precision, network in both.record.networks.items():
-        logits = both.open_session(precision).run(pixels[None]).logits[0]
+    pixels, _ = picture_to_input(golden.picture, rejecting.record.input)
+    for precision, network in rejecting.record.networks.items():
+        logits = rejecting.open_session(precision).run(pixels[None]).logits[0]
         check_golden(golden, precision, logits, network.temperature)
 
 
-def test_network_files_hold_no_paths_of_the_machine_that_wrote_them(both):
-    for path in both.folder.glob("*.onnx"):
+def test_network_files_hold_no_paths_of_the_machine_that_wrote_them(rejecting):
+    for path in rejecting.folder.glob("*.onnx"):
         content = path.read_bytes()
-        for trace in (b"stack_trace", b"site-packages", b"/tmp", str(both.folder).encode()):
+        for trace in (b"stack_trace", b"site-packages", b"/tmp", str(rejecting.folder).encode()):
             assert trace not in content, path.name
 
 

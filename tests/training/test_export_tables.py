@@ -3,10 +3,8 @@
 from itertools import product
 from typing import get_args
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
-from PIL import Image
 
 from models.answer import Question, answer_plant
 from models.calibration import CoverageKind
@@ -15,7 +13,7 @@ from models.figures import COVERAGES
 from models.preprocess import picture_to_input
 from models.ranking import Promises
 from training.engine.checkpoint import read_checkpoint
-from training.export import Export, _picture_sets, export
+from training.export import _picture_sets, export
 from training.loading.negatives import list_negatives
 
 
@@ -31,44 +29,12 @@ def test_the_card_says_what_calibrated_the_network_and_draws_its_reliability(bun
     assert f"{command} --note Drawn.\n" in card
 
 
-def test_thresholds_are_fitted_and_can_be_given(exporting, bundle):
+def test_thresholds_and_description_are_made_and_can_be_given(bundle, other_bundle):
     assert bundle.network("fp32").promises == Promises()  # 3 calibration pictures prove nothing
-    changes = {"thresholds": ("genus=0.875",), "description": "Three drawn flowers."}
-    given = export(replace(exporting, **changes))
-    assert given.record.description == "Three drawn flowers."
     assert bundle.record.description.startswith("Names 3 plants")
-    fitted, found = (each.network("fp32").thresholds for each in (bundle, given))
+    assert other_bundle.record.description == "Three drawn flowers."
+    fitted, found = (each.network("fp32").thresholds for each in (bundle, other_bundle))
     assert (found.species, found.genus) == (fitted.species, 0.875)
-
-
-@pytest.fixture(scope="module")
-def things(tmp_path_factory):
-    """24 pictures without a plant: noise in gray."""
-    folder = tmp_path_factory.mktemp("things")
-    for number in range(24):
-        gray = np.random.default_rng(number).integers(0, 255, (48, 48), dtype=np.uint8)
-        Image.fromarray(gray).save(folder / f"{number}.png")
-    (folder / "cut.jpg").write_bytes(b"no picture")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def strangers(tmp_path_factory):
-    """40 pictures of 20 genera that the network does not know: noise in green."""
-    folder, lines = tmp_path_factory.mktemp("strangers"), ["path,scientific_name"]
-    for number in range(40):
-        noise = np.random.default_rng(number).integers(0, 255, (48, 48, 3), dtype=np.uint8)
-        Image.fromarray(noise // np.array([3, 1, 3], np.uint8)).save(folder / f"{number}.png")
-        lines.append(f"{number}.png,Genus{'abcdefghijklmnopqrst'[number % 20]} alba")
-    (folder / "labels.csv").write_text("\n".join(lines))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def rejecting(finished_run, data, things, strangers, tmp_path_factory):
-    out = tmp_path_factory.mktemp("rejecting") / "bundle"
-    given = {"negatives": (things,), "unknown": (strangers,)}
-    return export(Export(checkpoint=finished_run / "last.pt", data=data, out=out, **given))
 
 
 def test_plants_that_are_not_known_teach_familiarity_and_judge_it(rejecting):
@@ -99,12 +65,10 @@ def test_every_bundle_has_tables_and_says_what_they_were_fitted_on(bundle):
     assert tables.features.mean_TD.shape == (3, 2)  # 3 taxa, one dimension less
 
 
-def test_bundle_carries_the_look_alikes_of_its_fp32_network(bundle, exporting, monkeypatch):
+def test_bundle_carries_the_look_alikes_of_its_fp32_network(bundle, other_bundle):
     assert bundle.record.look_alikes == {}  # of 3 plants
     one, other = (taxon.taxon_id for taxon in bundle.taxonomy.taxa[:2])
-    monkeypatch.setattr("training.fit.model.look_alikes", lambda *_: {0: (1,)})
-    out = exporting.out.with_name("look_alikes")
-    assert export(replace(exporting, out=out)).record.look_alikes == {one: (other,)}
+    assert other_bundle.record.look_alikes == {one: (other,)}
 
 
 def test_bundle_carries_the_coverage_of_its_candidate_sets_on_test_pictures(bundle):

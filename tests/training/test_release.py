@@ -210,22 +210,6 @@ def test_copy_is_on_the_disk_before_the_pointer_names_it(registry, versions, mon
     assert synced[-1] == (folder, None, entry)  # the pointer
 
 
-def test_pointer_is_relative_so_that_the_registry_can_be_moved(registry, versions, tmp_path):
-    promote(registry, versions[0])
-    registry.folder.rename(tmp_path / "elsewhere")
-    assert served_version(Registry(tmp_path / "elsewhere")) == "1"
-
-
-def test_each_rollback_goes_one_step_back(registry, versions):
-    first, second, third = (promote(registry, bundle) for bundle in versions)
-    assert registry.roll_back() == (third, second)
-    assert registry.roll_back() == (second, first)
-    with pytest.raises(DataError, match="no earlier bundle"):
-        registry.roll_back()
-    assert served_version(registry) == "1"
-    assert len(registry.history()) == 5
-
-
 def test_rollbacks_go_back_through_every_promotion_of_a_bundle_that_was_promoted_twice(registry, versions):
     for bundle in (*versions, versions[1]):
         promote(registry, bundle)

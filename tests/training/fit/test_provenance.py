@@ -8,23 +8,13 @@ import msgspec
 import pytest
 
 from models.errors import DataError
-from tests.training.small import prepare_folder
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
 from training.evaluate import Evaluate, evaluate
-from training.export import Export, export
 from training.fit.provenance import OTHER_DATA, is_other_data
 from training.loading.shards import Pack, pack
 
 OTHER = "ab" * 32
-
-
-@pytest.fixture(scope="module")
-def other_split(pictures, tmp_path_factory):
-    """The same pictures and outputs in another split: half of them are test pictures, of which most were trained on."""
-    folder = tmp_path_factory.mktemp("other") / "data"
-    prepare_folder(pictures, folder, test_share=0.5)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +27,6 @@ def packed(data, tmp_path_factory):
 @pytest.fixture(scope="module")
 def checkpoint(finished_run):
     return finished_run / "last.pt"
-
-
-@pytest.fixture(scope="module")
-def sealed(checkpoint, other_split, tmp_path_factory):
-    """A bundle that was calibrated and measured with the other split."""
-    out = tmp_path_factory.mktemp("bundles") / "other"
-    return export(Export(checkpoint=checkpoint, data=other_split, out=out))
 
 
 # ---- the rule
@@ -88,17 +71,17 @@ def test_checkpoint_knows_the_manifest_and_the_commit_that_trained_it(checkpoint
 
 
 @pytest.mark.parametrize("of_bundle", [False, True], ids=["checkpoint", "bundle"])
-def test_evaluating_with_another_split_is_refused(checkpoint, bundle, other_split, of_bundle):
+def test_evaluating_with_another_data_is_refused(checkpoint, bundle, other_data, of_bundle):
     subject = {"bundle": bundle.folder} if of_bundle else {"checkpoint": checkpoint}
     with pytest.raises(DataError, match="was trained with other data"):
-        evaluate(Evaluate(data=other_split, workers=0, **subject))
+        evaluate(Evaluate(data=other_data, workers=0, **subject))
 
 
 def test_every_file_and_table_of_an_evaluation_says_that_it_is_other_data(
-    checkpoint, bundle, other_split, tmp_path, capsys, monkeypatch
+    checkpoint, bundle, other_data, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "200")
-    command = Evaluate(data=other_split, checkpoint=checkpoint, bundle=bundle.folder, other_data=True, workers=0)
+    command = Evaluate(data=other_data, checkpoint=checkpoint, bundle=bundle.folder, other_data=True, workers=0)
     found = evaluate(msgspec.structs.replace(command, out=tmp_path))
     assert [evaluation.other_data for evaluation in found] == [True, True]
     assert capsys.readouterr().out.count(f"test split ({OTHER_DATA})") == 2
@@ -127,24 +110,23 @@ def test_bundle_records_who_trained_it_and_with_what(bundle, checkpoint, manifes
     assert OTHER_DATA not in card
 
 
-def test_every_figure_of_a_bundle_of_other_data_says_so(sealed, manifest):
-    record = sealed.record
+def test_every_figure_of_a_bundle_of_other_data_says_so(other_bundle, manifest):
+    record = other_bundle.record
     assert (record.manifest_sha256, record.other_data) == (manifest.sha256, True)
     assert {metric.data for metric in record.metrics if "left_out" not in metric.name} == {
         f"data, test split ({OTHER_DATA})"
     }
     assert all(OTHER_DATA in source.note for source in record.sources)
-    card = (sealed.folder / "MODEL_CARD.md").read_text()
+    card = (other_bundle.folder / "MODEL_CARD.md").read_text()
     assert f"The metrics come from {OTHER_DATA}" in card
     figures = [line for line in card.splitlines() if "pictures)" in line]
-    network = sealed.network("fp32")
+    network = other_bundle.network("fp32")
     assert len(figures) == len(record.metrics) + len(network.checks) + len(network.coverages)
     assert all(OTHER_DATA in line for line in figures)
 
 
-def test_bundle_names_one_input_size_and_that_is_the_served_one(checkpoint, data, tmp_path):
-    sealed = export(Export(checkpoint=checkpoint, data=data, out=tmp_path / "bundle", serve_px=40))
-    assert (sealed.record.input.height, sealed.record.input.width) == (40, 40)
-    assert sealed.record.recipe["pictures"]["serve_px"] == 40
+def test_bundle_names_one_input_size_and_that_is_the_served_one(checkpoint, other_bundle):
+    assert (other_bundle.record.input.height, other_bundle.record.input.width) == (40, 40)
+    assert other_bundle.record.recipe["pictures"]["serve_px"] == 40
     assert read_checkpoint(checkpoint).recipe["pictures"]["serve_px"] != 40
-    assert "Served with pictures of 40 x 40 px" in (sealed.folder / "MODEL_CARD.md").read_text()
+    assert "Served with pictures of 40 x 40 px" in (other_bundle.folder / "MODEL_CARD.md").read_text()
