@@ -1,6 +1,7 @@
 """Session fixtures: drawn pictures, their prepared data, a finished run and its bundle."""
 
 import hashlib
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from PIL import Image
 from models.bundle import load_bundle
 from tests.training.color_bundles import prepare_flowers
 from tests.training.small import prepare_folder, run_training, write_pictures
+from training import processes
+from training.dataset.audit import examine
 from training.dataset.manifest import Manifest
 from training.export import Export, export
 
@@ -40,6 +43,19 @@ def loading_in_this_process():
     """An export loads its pictures in this process; to start others takes longer than three pictures."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("training.export.WORKERS", 0)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_worker_in_this_process():
+    """A pool of one worker is a thread; to start a process takes longer than the few pictures of a test."""
+
+    def pool(workers, **options):
+        return ThreadPoolExecutor(1) if workers == 1 else ProcessPoolExecutor(workers, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (examine, processes):
+            patched.setattr(module, "ProcessPoolExecutor", pool)
         yield
 
 

@@ -4,8 +4,7 @@ import copy
 import json
 import os
 import sys
-from contextlib import closing, contextmanager
-from itertools import count
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
@@ -142,20 +141,6 @@ def require_same_steps(run, whole, **tolerance):
     assert sorted(found) == sorted(expected)
     for step, losses in expected.items():
         assert found[step] == pytest.approx(losses, **tolerance or {"abs": 1e-5}), step
-
-
-@contextmanager
-def crash_at_step(number):
-    """In the block that step of the optimizer crashes, counted from 1."""
-    step, steps = torch.optim.AdamW.step, count(1)
-
-    def crash(optimizer):
-        if next(steps) == number:
-            raise KeyboardInterrupt
-        return step(optimizer)
-
-    with patch.object(torch.optim.AdamW, "step", crash), pytest.raises(KeyboardInterrupt):
-        yield
 
 
 def run_main(main, capsys, *arguments):

@@ -1,19 +1,12 @@
 import subprocess
+from unittest.mock import Mock
 
 from training.machine import current_commit
 
 
-def test_a_copy_without_git_has_the_commit_that_it_was_told(monkeypatch):
-    def no_git(*_arguments, **_options):
-        raise FileNotFoundError("git")
-
-    monkeypatch.setattr(subprocess, "run", no_git)
+def test_what_git_says_counts_more_than_what_a_copy_without_git_was_told(monkeypatch):
     monkeypatch.setenv("GIT_COMMIT", "abc")
+    monkeypatch.setattr(subprocess, "run", Mock(side_effect=FileNotFoundError("git")))
     assert current_commit() == "abc"
-
-
-def test_what_git_says_counts_more_than_what_was_told(monkeypatch):
-    said = subprocess.CompletedProcess([], 0, stdout="abc+\n")
-    monkeypatch.setattr(subprocess, "run", lambda *_arguments, **_options: said)
-    monkeypatch.setenv("GIT_COMMIT", "of another copy")
-    assert current_commit() == "abc+"
+    monkeypatch.setattr(subprocess, "run", Mock(return_value=subprocess.CompletedProcess([], 0, stdout="def+\n")))
+    assert current_commit() == "def+"

@@ -171,20 +171,18 @@ def test_a_source_that_cannot_be_prepared_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "data").exists()
 
 
-def test_a_source_of_which_nothing_decodes_leaves_no_manifest(tmp_path):
+def test_a_source_of_which_nothing_decodes_leaves_no_manifest_and_a_file_in_the_way_is_one_line(tmp_path, capsys):
     (tmp_path / "flowers" / "Rosa").mkdir(parents=True)
     (tmp_path / "flowers" / "Rosa" / "a.jpg").write_text("no picture")
-    ended = start_program("prepare.py", "folder", "flowers", "--out", "data", "--workers", "1", cwd=tmp_path)
-    assert ended.returncode == 1
-    assert "error (bad_data): no picture of the sources can be used" in ended.stderr
+    arguments = ("folder", tmp_path / "flowers", "--workers", 1, "--out")
+    code, stderr = run_main(main, capsys, *arguments, tmp_path / "data")
+    assert code == 1
+    assert "error (bad_data): no picture of the sources can be used" in stderr
     assert {path.name for path in (tmp_path / "data").iterdir()} == {"audit.sqlite"}  # nothing is decoded twice
-
-
-def test_a_file_in_the_place_of_the_new_folder_is_one_line(pictures, tmp_path):
-    (tmp_path / "data").write_text("in the way")
-    ended = start_program("prepare.py", "folder", pictures, "--out", tmp_path / "data")
-    assert ended.returncode == 1
-    require_one_line(ended.stderr, "file_system")
+    (tmp_path / "file").write_text("in the way")
+    code, stderr = run_main(main, capsys, *arguments, tmp_path / "file")
+    assert code == 1
+    require_one_line(stderr, "file_system")
 
 
 @pytest.mark.untraced

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from models.errors import RecipeError
 from models.program import read_flags
 from tests.make import cases
-from training.drawn import SPLIT_OF_PICTURE
 from training.evaluate import Evaluate
 from training.recipe import (
     PictureRecipe,
@@ -31,22 +30,7 @@ def write(folder, text):
     return path
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[schedule]\nepoch = 3", "epoch"),
-        ("[schedule]\nbackbone_lr = nan", r"\$\.schedule\.backbone_lr"),
-        ("[augment]\nerase = 1.5", r"\$\.augment\.erase"),
-        ('[pictures]\npicture_px = "380"', r"\$\.pictures\.picture_px"),
-        ("[pictures]\nprogressive = [[0]]", r"\$\.pictures\.progressive"),
-        ('[hardware]\namp = "fp8"', r"\$\.hardware\.amp"),
-        ("[data]\nworkers = -1", r"\$\.data\.workers"),
-        ("[data]\ncache_gb = 1", "cache_gb"),
-        ("name = x", "not valid TOML"),
-        ("name = " + "[" * 3000, "not valid TOML"),
-        ("name = " + "9" * 5000, "not valid TOML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), cases(__file__, "invalid_recipes"))
 def test_an_invalid_recipe_is_an_error_with_its_path_and_a_remedy(text, message, tmp_path):
     with pytest.raises(RecipeError, match=message) as caught:
         read_recipe(write(tmp_path, text))
@@ -80,44 +64,10 @@ def test_every_recipe_of_the_project_writes_to_a_folder_of_its_own():
     assert len(set(named)) == len(named) >= len(runs) - 1  # own_folder leaves the name to its user
 
 
-def test_the_reference_recipe_is_the_reference():
-    recipe = read_recipe(Path("b4_5337"))
-    assert (recipe.network.architecture, recipe.network.weights) == ("efficientnet_b4", "imagenet")
-    assert (recipe.schedule.backbone_lr, recipe.schedule.head_lr) == (3e-5, 9e-5)
-    assert (recipe.schedule.batch_size, recipe.schedule.accumulate, recipe.schedule.epochs) == (16, 1, 15)
-    assert (recipe.schedule.decay, recipe.schedule.warmup_epochs) == ("cosine", 0)
-    assert (recipe.pictures.picture_px, recipe.pictures.progressive) == (380, ())
-    assert recipe.hardware.amp == "fp16"
-
-
-def test_the_fast_recipe_scales_the_reference_rates_by_the_root_of_the_batch():
-    fast, reference = read_recipe(Path("b4_5337_fast")), read_recipe(Path("b4_5337")).schedule
-    factor = (fast.schedule.batch_size / reference.batch_size) ** 0.5
-    assert fast.schedule.backbone_lr == pytest.approx(factor * reference.backbone_lr)
-    assert fast.schedule.head_lr == pytest.approx(factor * reference.head_lr)
-    assert fast.schedule.epochs == reference.epochs
-    assert (fast.hardware.amp, fast.hardware.compile, fast.hardware.channels_last) == ("bf16", "default", True)
-    sides = [side for _, side in fast.pictures.progressive]
-    assert sides == sorted(sides)
-    assert (320 in sides, sides[-1], fast.pictures.serve_px) == (True, 384, 384)
-
-
-def test_the_recipe_for_8_gb_has_the_batch_of_the_reference_and_fits():
-    small, reference = read_recipe(Path("b4_8gb")), read_recipe(Path("b4_5337")).schedule
-    assert small.schedule.batch_size * small.schedule.accumulate == reference.batch_size
-    assert (small.schedule.backbone_lr, small.schedule.head_lr) == (reference.backbone_lr, reference.head_lr)
-    activations_gb = small.schedule.batch_size * 0.230 * (small.pictures.picture_px / 320) ** 2
-    assert activations_gb + 27.1e6 * (4 * 4 + 2) / 1e9 + 1.5 < 0.9 * 8
-
-
-def test_the_debug_recipe_needs_no_data_no_gpu_and_no_second_rank():
-    recipe = read_recipe(Path("debug"))
-    assert recipe.data.drawn_species > 1
-    assert (recipe.network.weights, recipe.hardware.device, recipe.data.workers) == ("none", "cpu", 0)
-    num_training = recipe.data.drawn_species * SPLIT_OF_PICTURE.count("train")
-    steps = num_training // recipe.schedule.batch_size * recipe.schedule.epochs
-    assert recipe.run.checkpoint_every_steps * 10 < steps
-    assert recipe.run.log_every_steps == 1
+@pytest.mark.parametrize(("name", "settings"), cases(__file__, "recipes").items())
+def test_a_recipe_has_what_its_users_rely_on(name, settings):
+    plain = json.loads(json.dumps(section_to_plain(read_recipe(Path(name)))))
+    assert {part: {key: plain[part][key] for key in known} for part, known in settings.items()} == settings
 
 
 @pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)

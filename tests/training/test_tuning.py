@@ -14,7 +14,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from tests.make import ROOT, require_ended
+from tests.make import ROOT, cases, require_ended
 from tests.training.small import RECIPE, command
 from tests.waiting import wait_until
 from training import tuning, tuning_trial
@@ -179,8 +179,7 @@ def proposal(size, num_ranks=1, **schedule):
 
 
 @pytest.mark.parametrize(
-    ("size", "num_ranks", "batch_size", "of_recipe", "accumulate", "factor"),
-    [(8, 1, 16, 2, 4, 1), (64, 1, 16, 1, 1, 2), (8, 4, 8, 1, 1, 2), (64, 1, 16, 4, 1, 1)],
+    ("size", "num_ranks", "batch_size", "of_recipe", "accumulate", "factor"), cases(__file__, "rates")
 )
 def test_rates_grow_with_the_square_root_of_the_pictures_of_a_step(
     size, num_ranks, batch_size, of_recipe, accumulate, factor
@@ -206,10 +205,7 @@ def test_a_recipe_with_cuda_graphs_gets_a_proposal_that_accumulates_nothing():
     assert found.backbone_lr == pytest.approx(TINY.schedule.backbone_lr / 2**0.5, rel=0.01)  # 2 pictures of 4
 
 
-@pytest.mark.parametrize(
-    ("loaded", "workers", "num_cores", "expected"),
-    [(200, 4, 8, 4), (100, 4, 8, 6), (10, 4, 8, 8), (75, 0, 8, 2), (10, 8, 4, 8)],
-)
+@pytest.mark.parametrize(("loaded", "workers", "num_cores", "expected"), cases(__file__, "workers"))
 def test_workers_keep_up_with_the_network_as_far_as_the_cores_go(loaded, workers, num_cores, expected, monkeypatch):
     monkeypatch.setattr(tuning, "cores", lambda: num_cores)
     recipe = replace(TINY, data=replace(TINY.data, workers=workers))

@@ -102,7 +102,7 @@ def count(rules, taxa, pictures, splits, left_out=()):
 
 
 def test_small_classes_are_listed():
-    assert [size.key for size in make_report(rules=collection(few_pictures=2)).few] == [CROCUS, IRIS]
+    assert [size.key for size in make_report(rules=collection(few_pictures=3)).few] == [CROCUS, IRIS]
     assert len(make_report(rules=collection(few_pictures=4)).few) == 3
     assert make_report(rules=collection(few_pictures=0)).few == ()
 

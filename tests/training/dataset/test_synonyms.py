@@ -52,7 +52,8 @@ def test_a_synonym_leads_to_its_accepted_name_in_any_row(tmp_path):
         family="Ranunculaceae",
         gbif_id=2,
     )
-    for rows in ([synonym, ACCEPTED], [ACCEPTED, synonym]):
+    cut = row(3, "Rosa canina")[:9]  # as at the end of half a file
+    for rows in ([synonym, ACCEPTED, cut], [cut, ACCEPTED, synonym]):
         found = read_synonyms(write(tmp_path, *rows), {"anemone nemorosa", "rosa canina"})
         assert found == {"anemone nemorosa": (expected,)}
 

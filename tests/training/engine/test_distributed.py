@@ -15,7 +15,7 @@ from models.errors import BotanifyError, CheckpointError
 from models.network import PlantNetwork
 from tests.training.small import command, events, losses_by_step, run_training, write_things
 from training.engine.checkpoint import read_checkpoint
-from training.engine.device import Ranks, join, leave, lost_ranks
+from training.engine.device import Ranks, join, lost_ranks
 from training.processes import clean_context
 from training.train import train
 
@@ -148,7 +148,7 @@ def test_a_run_of_two_ranks_resumes_with_one(data, first_weights, tmp_path):
     assert all_losses(run) == pytest.approx(all_losses(whole), abs=1e-5)
 
 
-def agree(_):
+def agree_and_fail(who):
     ranks = join("cpu")
     found = [
         ranks.maxima([5 + ranks.rank])[0],
@@ -157,23 +157,14 @@ def agree(_):
         ranks.mean([ranks.rank + 1.0]),
         ranks.broadcast(f"rank {ranks.rank}"),
     ]
-    leave()
-    return found
-
-
-def test_ranks_agree():
-    assert on_ranks(2, agree, None) == [[6, [1, 0], [3.0, 20.0], [1.5], "rank 0"]] * 2
-
-
-def one_fails(who):
-    ranks = join("cpu")
+    assert found == [6, [1, 0], [3.0, 20.0], [1.5], "rank 0"]
     with ranks.main_first():
         if ranks.rank == who:
             raise ValueError("no such data")
 
 
-def test_if_the_first_rank_fails_the_others_stop():
-    assert on_ranks(2, one_fails, 0) == [
+def test_ranks_agree_and_if_the_first_one_fails_the_others_stop():
+    assert on_ranks(2, agree_and_fail, 0) == [
         "ValueError: no such data",
         "BotanifyError: the first rank failed; its own message says why.",
     ]

@@ -59,35 +59,6 @@ def test_a_network_without_batchnorm_has_no_statistics_to_reestimate():
     assert "no BatchNorm" in engine.norms.explanation
 
 
-def test_frozen_norms_stay_as_they_are_while_the_rest_learns():
-    network = make_network()
-    names = list(network.state_dict())
-    network.train()
-    freeze_norms(network)
-    assert list(network.state_dict()) == names
-    before = weights_of(network)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
-    for step in range(2):
-        network(make_pictures(seed=step)).square().sum().backward()
-        optimizer.step()
-    prefixes = [name for name, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)]
-    of_norms = {name for name in names if name.rpartition(".")[0] in prefixes}
-    assert len(of_norms) == 5 * len(prefixes)
-    assert {name for name, value in network.state_dict().items() if torch.equal(value, before[name])} == of_norms
-    assert network.training
-    assert network.timm_model.blocks.training
-
-
-def test_every_norm_of_a_network_with_frozen_norms_evaluates_while_it_trains():
-    recipe = Recipe(schedule=ScheduleRecipe(batch_size=4))
-    engine = Engine(RunInput.of(recipe), make_network(), CPU, CLASSES, steps_per_epoch=10)
-    assert engine.norms.kind == "frozen"
-    engine.network.eval()
-    engine.train_mode()
-    assert engine.network.timm_model.blocks.training
-    assert not any(norm.training for norm in norms_of(engine.network))
-
-
 def engine_with_frozen_stages(count, weights="imagenet"):
     recipe = Recipe(network=NetworkRecipe(frozen_stages=count, weights=weights), schedule=ScheduleRecipe(batch_size=16))
     return Engine(RunInput.of(recipe), make_network(), CPU, CLASSES, steps_per_epoch=1)
@@ -115,47 +86,21 @@ def test_stages_that_a_network_lacks_or_that_would_stay_random_are_refused():
         engine_with_frozen_stages(1, weights="none")
 
 
-def population(seen):
-    """Mean and unbiased variance of each channel over all pictures together."""
-    flat = torch.cat(seen).double().transpose(0, 1).flatten(1)
-    return flat.mean(1).float(), flat.var(1).float()
-
-
-def test_reestimation_gives_the_statistics_of_all_pictures_together():
-    network = make_network()
-    network.eval()
-    batches = [(seed + 1) * make_pictures(size, seed) + seed for seed, size in enumerate((8, 8, 5))]
-    seen = {norm: [] for norm in norms_of(network)}
-    hooks = [
-        norm.register_forward_pre_hook(lambda module, inputs: seen[module].append(inputs[0].clone())) for norm in seen
-    ]
-    reestimate(network, iter(batches))
-    for hook in hooks:
-        hook.remove()
-    for norm, inputs in seen.items():
-        mean, var = population(inputs)
-        assert torch.allclose(norm.running_mean, mean, rtol=1e-4, atol=1e-5)
-        assert torch.allclose(norm.running_var, var, rtol=1e-4)
-
-
-def test_dropout_is_off_while_statistics_are_reestimated():
-    network = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm2d(3))
-    pictures = make_pictures()
-    reestimate(network, [pictures])
-    mean, var = population([pictures])
-    assert torch.allclose(network[1].running_mean, mean, atol=1e-5)
-    assert torch.allclose(network[1].running_var, var, rtol=1e-4)
-
-
-def test_reestimation_changes_nothing_else():
+def test_reestimation_gives_the_statistics_of_all_pictures_together_and_changes_nothing_else():
     network = make_network()
     network.train()
     freeze_norms(network)
     before, modes = weights_of(network), [module.training for module in network.modules()]
-    reestimate(network, [make_pictures()])
-    changed = {
-        name.rpartition(".")[2] for name, now in network.state_dict().items() if not torch.equal(now, before[name])
-    }
+    batches = [(seed + 1) * make_pictures(size, seed) + seed for seed, size in enumerate((8, 8, 5))]
+    seen = {norm: [] for norm in norms_of(network)}
+    for norm in seen:
+        norm.register_forward_pre_hook(lambda module, inputs: seen[module].append(inputs[0].clone()))
+    reestimate(network, iter(batches))
+    for norm, inputs in seen.items():
+        flat = torch.cat(inputs).double().transpose(0, 1).flatten(1)  # of each channel over all pictures
+        assert torch.allclose(norm.running_mean, flat.mean(1).float(), rtol=1e-4, atol=1e-5)
+        assert torch.allclose(norm.running_var, flat.var(1).float(), rtol=1e-4)
+    changed = {name.rpartition(".")[2] for name, now in network.state_dict().items() if not now.equal(before[name])}
     assert changed == {"running_mean", "running_var"}
     assert [module.training for module in network.modules()] == modes
     assert all(norm.track_running_stats for norm in norms_of(network))

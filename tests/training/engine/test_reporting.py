@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from models.program import duration_in_words
+from tests.make import cases
 from tests.training.small import RECIPE, command, events, make_trainer
 from training.engine import reporting
 from training.engine.device import Ranks
@@ -57,19 +58,7 @@ def test_a_slow_first_batch_does_not_count():
     assert take(1, 1.0) == pytest.approx(8)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min"),
-        (3540, "59 min"),
-        (3599, "1 h 0 min"),
-        (7020, "1 h 57 min"),
-        (172_799, "2 d 0 h"),
-        (273_600, "3 d 4 h"),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "words"), cases(__file__, "durations"))
 def test_a_length_of_time_has_two_units(seconds, words):
     assert duration_in_words(seconds) == words
 
@@ -136,18 +125,6 @@ def lines(trainer):
     return describe_run(trainer.engine, trainer.manifest, steps_per_epoch=7, global_batch=8)
 
 
-def test_a_run_says_in_three_lines_where_and_how_it_trains(data, tmp_path, capfd):
-    train(command(data, tmp_path / "run", "--max-steps", 1))
-    written = [line for line in capfd.readouterr().err.splitlines() if line.startswith(("device", "data", "steps"))]
-    assert written[0].startswith("device: CPU, ")
-    assert written[0].endswith("float32")
-    assert written[1:] == [
-        "data: 30 training and 3 validation pictures of 3 classes",
-        "steps: 2 epochs of 7 steps, 14 in all; a step takes 4 pictures of 32 px",
-    ]
-    assert events(tmp_path / "run", "start")[0]["plan"] == written
-
-
 def test_gpus_are_named_with_their_memory(trainer_of, monkeypatch):
     monkeypatch.setattr(reporting, "describe_device", lambda _: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (149_100_000_000, 150_100_000_000))
@@ -157,12 +134,19 @@ def test_gpus_are_named_with_their_memory(trainer_of, monkeypatch):
     assert device == "device: 4 ranks, each on NVIDIA H200, fp16; 149.1 of 150.1 GB of its memory are free"
 
 
-def test_an_epoch_has_a_line_of_its_own_with_its_peak_of_gpu_memory_and_no_bar(data, tmp_path, monkeypatch, capfd):
+def test_a_run_says_where_and_how_it_trains_and_a_line_for_each_epoch(data, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("training.engine.loop.peak_memory_gb", lambda _: 12.34)
-    train(command(data, tmp_path / "run", "--batch-size", 16, "--epochs", 2))
+    train(command(data, tmp_path / "run", "--batch-size", 16, "--epochs", 2, "--accumulate", 2))
     written = capfd.readouterr().err
+    plan = [line for line in written.splitlines() if line.startswith(("device", "data", "steps"))]
+    assert plan[0].startswith("device: CPU, ")
+    assert plan[0].endswith("float32")
+    assert plan[1:] == [
+        "data: 30 training and 3 validation pictures of 3 classes",
+        "steps: 2 epochs of 1 steps, 2 in all; a step takes 32 pictures of 32 px",
+    ]
+    assert events(tmp_path / "run", "start")[0]["plan"] == plan
     epochs = [line for line in written.splitlines() if line.startswith("epoch ")]
     assert len(epochs) == 2
     assert all(" px, at most 12.3 GB of GPU memory, validation top-1 " in line for line in epochs)
-    assert "\x1b" not in written
-    assert "━" not in written
+    assert not {"\x1b", "━"} & set(written)

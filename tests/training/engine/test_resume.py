@@ -1,83 +1,129 @@
-"""When a run saves, and how it continues: after a kill in a step or a validation, and with other processes."""
+"""When a run saves, and how it continues, wherever it was stopped and as often as it was."""
 
-from collections.abc import Iterator
-from itertools import chain
+import os
+import signal
+from contextlib import ExitStack, suppress
+from itertools import count
 from types import SimpleNamespace
+from unittest.mock import patch
 
-import msgspec
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import training.engine.checkpointing
 import training.engine.loop
 from models.errors import CheckpointError
-from models.metrics import share
-from tests.training.small import (
-    batches_of,
-    crash_at_step,
-    draw,
-    events,
-    finish,
-    losses_by_step,
-    make_taxonomy,
-    make_trainer,
-    run_training,
-    write_data,
-)
+from tests.training.small import events, losses_by_step, run_training, write_things
 from training.engine.checkpoint import Position, read_checkpoint
-from training.engine.validation import Validation
+from training.engine.stop_signal import Stopped
 
-SAVED = {"network", "ema", "optimizer", "scheduler", "position"}
+SAVED = ("network", "ema", "optimizer", "scheduler", "position", "plant_output", "initial_weights")
 
 
-def require_equal(one, other):
+def require_equal(one, other, path="checkpoint"):
     """Asserts that two values of a checkpoint are equal, bit for bit."""
-    assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one.keys() - {"seconds"}:
-            require_equal(one[key], other[key])
-    elif isinstance(one, list):
-        assert len(one) == len(other)
-        for left, right in zip(one, other, strict=True):
-            require_equal(left, right)
+    if isinstance(one, dict | list):
+        parts = one if isinstance(one, dict) else range(len(one))
+        assert len(one) == len(other), path
+        for part in parts:
+            require_equal(one[part], other[part], f"{path}/{part}")
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), path
     else:
-        assert one == other
+        assert one == other or path.endswith("/seconds"), path
 
 
 def require_same_run(run, whole):
     """Asserts that two runs took the same steps, bit for bit, and ended with the same checkpoint."""
     assert losses_by_step(run) == losses_by_step(whole)
+    for kind, figures in (("epoch", "validation"), ("plant_output", "loss")):
+        assert [each[figures] for each in events(run, kind)[-2:]] == [
+            each[figures] for each in events(whole, kind)[-2:]
+        ]
     one, other = (read_checkpoint(folder / "last.pt") for folder in (run, whole))
     for part in SAVED:
-        require_equal(getattr(one, part), getattr(other, part))
+        require_equal(getattr(one, part), getattr(other, part), part)
+
+
+def crash(*_):
+    raise KeyboardInterrupt
+
+
+def tear(_content, stream):
+    stream.write(b"half a file")
+    raise OSError(28, "No space left on device")
+
+
+def after(number, act, function):
+    """A function that acts instead of its call of this number, counted from 1."""
+    calls = count(1)
+    return lambda *given, **options: act(*given) if next(calls) == number else function(*given, **options)
+
+
+def signaled(step):
+    """A step of the optimizer in which the process is told to stop."""
+
+    def act(*given):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(*given)
+
+    return act
+
+
+STOPS = {
+    "in a step": (torch.optim.AdamW, "step", crash),
+    "after a step": (torch.optim.AdamW, "step", signaled(torch.optim.AdamW.step)),
+    "in a validation": (training.engine.loop, "validate", crash),
+    "as it writes": (torch, "save", tear),
+}
+
+
+def train_until(data, run, flags, kind, number):
+    """Continues a run until it is stopped in this way, at the place of this number, or to its end."""
+    where, name, act = STOPS[kind]
+    with ExitStack() as stopped:
+        stopped.enter_context(suppress(KeyboardInterrupt, Stopped, OSError))
+        stopped.enter_context(patch.object(where, name, after(number, act, getattr(where, name))))
+        run_training(data, run, *flags, "--auto-resume")
+
+
+@pytest.fixture(scope="module")
+def wholes(data, tmp_path_factory):
+    """The flags of three kinds of runs, and each run uninterrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    lists = ("--negatives", write_things(folder / "things"), "--unknown", write_things(folder / "others", 5, first=50))
+    kinds = {
+        "plain": (),
+        "windows": ("--accumulate", 2, "--warmup-epochs", 0.5, "--ema-decay", 0),
+        "of no class": lists,
+    }
+    every = {name: ("--checkpoint-every-steps", 2, *flags) for name, flags in kinds.items()}
+    return {name: (flags, run_training(data, folder / name, *flags)) for name, flags in every.items()}
+
+
+@example("plain", [("in a step", 4), ("in a validation", 1), ("after a step", 7)])
+@example("windows", [("as it writes", 2), ("after a step", 3), ("in a validation", 1)])
+@example("of no class", [("after a step", 7), ("as it writes", 3), ("in a step", 3)])
+@given(
+    st.sampled_from(["plain", "windows", "of no class"]),
+    st.lists(st.tuples(st.sampled_from(sorted(STOPS)), st.integers(1, 8)), max_size=3),
+)
+@settings(max_examples=2)
+def test_a_run_that_is_stopped_anywhere_takes_the_steps_of_an_uninterrupted_one(
+    data, wholes, tmp_path_factory, kind, stops
+):
+    run, (flags, whole) = tmp_path_factory.mktemp("stopped"), wholes[kind]
+    for stop in stops:
+        train_until(data, run, flags, *stop)
+    run_training(data, run, *flags, "--auto-resume")
+    require_same_run(run, whole)
 
 
 def positions(run):
     """Steps of the checkpoints that a run wrote."""
     return [event["step"] for event in events(run, "checkpoint")]
-
-
-@pytest.fixture
-def validate_as(monkeypatch):
-    """Makes validations find the given top-1s in turn, in 1/100; an exception is raised."""
-
-    def replace(*results):
-        left = iter(results)
-
-        def validate(*_):
-            result = next(left)
-            if isinstance(result, BaseException):
-                raise result
-            return Validation(share(result, 100), share(100, 100), 1.0)
-
-        monkeypatch.setattr(training.engine.loop, "validate", validate)
-
-    return replace
 
 
 def test_a_checkpoint_is_written_when_the_minutes_since_the_last_one_are_over(data, tmp_path, monkeypatch):
@@ -88,38 +134,16 @@ def test_a_checkpoint_is_written_when_the_minutes_since_the_last_one_are_over(da
     assert positions(run) == [3, 6, 7, 7]  # before the validation of the epoch and after it
 
 
-def test_checkpoints_by_steps_come_beside_those_at_the_end(data, tmp_path):
-    flags = ("--epochs", 1, "--checkpoint-every-steps", 3)
-    assert positions(run_training(data, tmp_path / "run", *flags)) == [3, 6, 7, 7]
-
-
-def test_a_crash_after_a_checkpoint_by_time_is_resumed_bit_for_bit(data, finished_run, tmp_path, monkeypatch):
-    with monkeypatch.context() as patched, crash_at_step(6):
-        patched.setattr(training.engine.checkpointing, "EVERY_S", 0.0)
-        run_training(data, tmp_path / "run")
-    assert positions(tmp_path / "run") == [1, 2, 3, 4, 5]
-    run_training(data, tmp_path / "run", "--resume")
-    require_same_run(tmp_path / "run", finished_run)
-
-
-def test_a_run_killed_in_a_validation_begins_with_it_when_it_is_resumed(data, tmp_path, validate_as):
-    validate_as(20, 90)
-    whole = run_training(data, tmp_path / "whole")
-    validate_as(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        run_training(data, tmp_path / "run")
-    validate_as(20, 90)
-    run_training(data, tmp_path / "run", "--resume")
-    require_same_run(tmp_path / "run", whole)
-    require_equal(*(read_checkpoint(folder / "best.pt").position for folder in (tmp_path / "run", whole)))
-
-
-def test_a_position_inside_a_batch_of_the_resumed_run_is_refused(data, tmp_path, validate_as):
-    validate_as(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):  # after 15 batches of two, the last alone in its step
-        run_training(data, tmp_path / "run", "--epochs", 1, "--batch-size", 2, "--accumulate", 2)
+def test_a_position_inside_a_batch_of_the_resumed_run_is_refused(data, tmp_path):
+    flags = ("--epochs", 1, "--batch-size", 2, "--accumulate", 2)
+    train_until(
+        data, tmp_path / "run", flags, "in a validation", 1
+    )  # after 15 batches of two, the last alone in its step
     with pytest.raises(CheckpointError, match=r"position is inside a batch.*got 30 pictures.*multiple of 4"):
         run_training(data, tmp_path / "run", "--epochs", 1, "--resume")
+    run = run_training(data, tmp_path / "run", *flags, "--resume")
+    (epoch,) = events(run, "epoch")  # of which this process trained on no picture
+    assert (epoch["pictures_per_s"], epoch["use"]["pictures"], epoch["use"]["start_s"]) == (0, 0, 0)
 
 
 def test_scaled_rates_are_resumed_with_as_many_ranks_alone(data, tmp_path):
@@ -133,81 +157,12 @@ def test_scaled_rates_are_resumed_with_as_many_ranks_alone(data, tmp_path):
         run_training(data, run, "--scale-lr", "--batch-size", 4, "--resume")
 
 
-def test_an_epoch_without_a_batch_of_this_process_took_no_time(data, tmp_path, validate_as):
-    validate_as(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        run_training(data, tmp_path / "run", "--epochs", 1)
-    validate_as(50)
-    run_training(data, tmp_path / "run", "--epochs", 1, "--resume")
-    (epoch,) = events(tmp_path / "run", "epoch")
-    assert (epoch["pictures_per_s"], epoch["use"]["pictures"], epoch["use"]["start_s"]) == (0, 0, 0)
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1))
 def test_a_position_knows_the_best_validation_(found):
     position = Position(step=7)
     for hits, loss in found:
-        position, _ = position.validated_with(hits / 3, loss)
+        position, is_best = position.validated_with(hits / 3, loss)
     best = max(found, key=lambda each: (each[0], -each[1]))  # of equal top-1 the lower loss, of equal ones the first
     assert (position.best, position.best_loss) == (best[0] / 3, best[1])
+    assert is_best == (best not in found[:-1] and best == found[-1])
     assert position.validated == position.step == 7
-
-
-NUM_PICTURES = 24  # each of its own class, so that the label identifies the picture
-COLORS = ("crimson", "gold", "royalblue")
-
-
-class Recorded:
-    """A loader that records the pictures it gives."""
-
-    def __init__(self, loader):
-        self.loader, self.pictures = loader, []
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for pixels, labels in self.loader:
-            self.pictures += labels.tolist()
-            yield pixels, labels
-
-
-@pytest.fixture(scope="module")
-def one_picture_a_class(tmp_path_factory):
-    folder, taxonomy = tmp_path_factory.mktemp("elsewhere"), make_taxonomy(NUM_PICTURES)
-    rows = [("seen.png", taxonomy.output_keys[0], "validation")]
-    draw("white", "ellipse", 99).save(folder / "seen.png")
-    for number, key in enumerate(taxonomy.output_keys):
-        draw(COLORS[number % 3], "ellipse", number).save(folder / f"{number}.png")
-        rows.append((f"{number}.png", key, "train"))
-    return write_data(folder / "data", folder, rows, taxonomy)
-
-
-def half_an_epoch(data, run):
-    """Trains 3 of 6 batches on one rank; returns the saved position and the pictures that were trained on."""
-    trainer = make_trainer(data, run, "--workers", 2)
-    trainer.loader = recorded = Recorded(trainer.loader)
-    finish(trainer, max_steps=3)
-    return msgspec.convert(read_checkpoint(run / "last.pt").position, Position), recorded.pictures
-
-
-def load(data, position, *flags, rank=0, num_ranks=1):
-    """Loads the rest of an epoch on one rank; returns label -> pixels, and the batch sizes."""
-    left = {"epoch": position.epoch, "first_picture": position.pictures}
-    loaded = batches_of(data, *flags, **left, rank=rank, num_ranks=num_ranks)
-    pictures = [(int(label), pixels) for batch in loaded for pixels, label in zip(*batch, strict=True)]
-    assert len(dict(pictures)) == len(pictures)
-    return dict(pictures), [len(labels) for _, labels in loaded]
-
-
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes:UserWarning")  # on two cores
-def test_two_ranks_resume_with_exactly_the_pictures_that_one_rank_left(one_picture_a_class, tmp_path):
-    position, trained = half_an_epoch(one_picture_a_class, tmp_path / "run")
-    assert (position.epoch, position.pictures, len(trained)) == (0, 12, 12)
-
-    flags = ("--workers", 3, "--batch-size", 3)
-    ranks = [load(one_picture_a_class, position, *flags, rank=rank, num_ranks=2) for rank in range(2)]
-    assert [sizes for _, sizes in ranks] == [[3, 3]] * 2
-    seen = [*trained, *chain.from_iterable(pictures for pictures, _ in ranks)]
-    assert sorted(seen) == list(range(NUM_PICTURES))
-
-    uninterrupted, _ = load(one_picture_a_class, Position(), "--workers", 0)
-    for pictures, _ in ranks:
-        assert all(torch.equal(pixels, uninterrupted[label]) for label, pixels in pictures.items())

@@ -1,6 +1,5 @@
 """The public interface of the engine: micro-batches change the weights, and readings return losses and norms."""
 
-import copy
 from contextlib import contextmanager
 
 import numpy as np
@@ -68,57 +67,6 @@ def test_unknown_plants_learn_equal_probabilities_and_to_be_plants_and_are_in_no
     readings = engine.read()
     assert readings.losses == pytest.approx([of_known.item()])
     assert readings.plant_figures[0][0] == pytest.approx(of_plant_output.item())
-
-
-def test_a_step_moves_the_weights_and_its_loss_is_read_once():
-    engine = make_engine()
-    before = weights_of(engine.network)
-    engine.micro_step(*batch(), step=0)
-    assert not are_equal(before, engine.network)
-    readings = engine.read()
-    assert len(readings.losses) == 1
-    assert 0 < readings.losses[0] < 10
-    assert (readings.gradient_norms, readings.bad_steps, readings.scale) == ([], 0, 1.0)
-    assert engine.read().losses == []
-
-
-def test_the_same_step_gives_the_same_weights():
-    engines = [make_engine("--dropout", 0.5, "--cutmix", 1) for _ in range(2)]
-    for engine in engines:
-        torch.rand(1)  # the engine's randomness does not depend on torch's state
-        engine.micro_step(*batch(), step=3)
-    assert are_equal(engines[0].network.state_dict(), engines[1].network)
-
-
-def test_another_step_draws_other_random_numbers():
-    engine = make_engine("--dropout", 0.5, "--backbone-lr", 1e-12, "--head-lr", 1e-12)
-    for step in range(2):
-        engine.micro_step(*batch(), step=step)
-    first, second = engine.read().losses
-    assert first != second
-
-
-def test_a_window_has_the_mean_gradient_of_its_micro_batches():
-    whole, parts = make_engine(), make_engine()
-    of_whole, of_parts = gradients(whole), gradients(parts)
-    pixels, labels = batch(size=8)
-    whole.micro_step(pixels, labels, step=0)
-    before = weights_of(parts.network)
-    parts.micro_step(pixels[:4], labels[:4], step=0, index=0, window=2)
-    assert are_equal(before, parts.network)
-    assert of_parts == []
-    parts.micro_step(pixels[4:], labels[4:], step=0, index=1, window=2)
-    assert len(parts.read().losses) == 2
-    assert (of_whole[0] - of_parts[0]).norm() < 1e-4 * of_whole[0].norm()
-
-
-def test_gradients_are_clipped_and_their_norms_are_read_before_clipping():
-    plain, clipped = make_engine(), make_engine("--clip-norm", 0.01)
-    of_plain, of_clipped = gradients(plain), gradients(clipped)
-    for engine in (plain, clipped):
-        engine.micro_step(*batch(), step=0)
-    assert of_clipped[0].norm() == pytest.approx(0.01, rel=1e-3)
-    assert clipped.read().gradient_norms == pytest.approx([float(of_plain[0].norm())], rel=1e-4)
 
 
 def with_scale(engine):
@@ -224,19 +172,6 @@ def test_gradients_are_exchanged_once_in_a_window(monkeypatch):
     assert quiet == [0, 1]
 
 
-def test_the_moving_average_lags_behind_the_weights_and_is_evaluated():
-    engine = make_engine("--ema-decay", 0.9)
-    engine.micro_step(*batch(), step=0)
-    name = "timm_model.classifier.weight"
-    start = make_engine().network.state_dict()[name]
-    moved, average = engine.network.state_dict()[name], engine.eval_model.state_dict()[name]
-    assert engine.eval_model is not engine.network
-    for step in range(1, 6):
-        engine.micro_step(*batch(seed=step), step=step)
-    moved, average = engine.network.state_dict()[name], engine.eval_model.state_dict()[name]
-    assert 0 < (average - start).norm() < (moved - start).norm()
-
-
 def test_the_moving_average_is_that_of_timm():
     engine = make_engine("--ema-decay", 0.7, frozen=False)  # steps 6 and later have the whole decay
     reference = ModelEmaV3(engine.network, decay=0.7, use_warmup=True, warmup_power=3 / 4)
@@ -306,21 +241,6 @@ def test_scoring_drops_nothing_and_changes_neither_weights_nor_statistics(flags)
     assert are_equal(before, engine.network)
     engine.train_mode()
     assert [module.training for module in engine.network.modules()] == modes
-
-
-def test_a_loaded_engine_takes_the_same_next_step():
-    flags = ("--ema-decay", 0.9)
-    saved = make_engine(*flags, frozen=False)
-    saved.micro_step(*batch(), step=0)
-    loaded = make_engine(*flags, frozen=False)
-    ema = copy.deepcopy(saved.eval_model.state_dict())
-    loaded.load(weights_of(saved.network), ema, saved.scaler_state())
-    loaded.optimizer.load_state_dict(copy.deepcopy(saved.optimizer.state_dict()))
-    loaded.scheduler.load_state_dict(saved.scheduler.state_dict())
-    for engine in (saved, loaded):
-        engine.micro_step(*batch(seed=1), step=1)
-    assert are_equal(saved.network.state_dict(), loaded.network)
-    assert are_equal(saved.eval_model.state_dict(), loaded.eval_model)
 
 
 @pytest.fixture

@@ -41,22 +41,18 @@ def equal(first, second):
     )
 
 
-def test_training_pictures_do_not_depend_on_the_number_of_loader_processes(data):
-    alone = batches(data, 0)
-    assert alone[0][0].shape == (4, 3, 40, 40)
-    assert equal(alone, batches(data, 2))
+def test_training_batches_are_uint8_and_channels_last_and_the_same_from_another_process(data):
+    alone, other = batches(data, 0), batches(data, 1)
+    assert equal(alone, other)
+    for pixels, labels in (alone[0], other[0]):
+        assert (pixels.shape, pixels.dtype, labels.dtype) == ((4, 3, 40, 40), torch.uint8, torch.int64)
+        assert pixels.is_contiguous(memory_format=torch.channels_last)
     assert not equal(alone, batches(data, 0, "--seed", 1))
 
 
 def test_more_loader_processes_than_cores_need_no_warning_of_pytorch(data, tmp_path):
     recipe = command(data, tmp_path / "run", "--workers", len(os.sched_getaffinity(0)) + 1).recipe
     training_loader(Manifest(data), RunInput.of(recipe), pin=False)  # pytest turns a warning into an error
-
-
-def test_training_batches_are_uint8_and_channels_last(data):
-    for pixels, labels in batches(data, 0)[:1] + batches(data, 1)[:1]:
-        assert (pixels.dtype, labels.dtype) == (torch.uint8, torch.int64)
-        assert pixels.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_batch_is_read_in_one_round(data):
@@ -97,16 +93,6 @@ def test_shards_give_the_pictures_of_plain_files(tmp_path, monkeypatch):
         assert equal(*pairs)
 
 
-def test_each_repeat_of_a_picture_is_augmented_in_its_own_way(data):
-    pictures = TrainingPictures(PictureStore(Manifest(data)), AugmentRecipe(), InputSpec(32, 32, 32), seed=0)
-    row = int(pictures._store.manifest.rows_of("train")[0])
-    first, second, again = (
-        pixels for pixels, _ in pictures.__getitems__([SampleIndex(0, row, 32, n) for n in (0, 1, 0)])
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, second)
-
-
 def test_training_labels_are_those_of_the_pictures(data, tmp_path):
     manifest = Manifest(data)
     recipe = command(data, tmp_path / "run").recipe
@@ -119,50 +105,37 @@ def test_training_labels_are_those_of_the_pictures(data, tmp_path):
         assert caption(manifest, label) in manifest.path(sample.row).parent.name
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_error_of_a_deleted_picture_is_one_sentence_that_names_it(workers, tmp_path):
+def test_the_error_of_a_deleted_or_damaged_picture_is_one_sentence_that_names_it(tmp_path):
     manifest = Manifest(prepare_flowers(tmp_path, per_class=8))
-    lost = manifest.path(int(manifest.rows_of("train")[0]))
+    lost, damaged = (manifest.path(int(manifest.rows_of(split)[0])) for split in ("train", "validation"))
     lost.unlink()
     message = None
     try:  # pytest.raises would keep the loader's processes alive until the next collection of garbage, and that waits
-        batches_of(tmp_path / "data", "--workers", workers)
+        batches_of(tmp_path / "data", "--workers", 1)
     except DataError as error:
         message = str(error)
     assert str(lost) in message
     assert message.endswith("restore the file or run training/prepare.py again.")
     assert "\n" not in message
-
-
-def test_the_error_of_a_damaged_picture_names_it(tmp_path):
-    manifest = Manifest(prepare_flowers(tmp_path, per_class=8))
-    damaged = manifest.path(int(manifest.rows_of("validation")[0]))
     shutil.copy(__file__, damaged)
     loader = evaluation_loader(manifest, manifest.rows_of("validation"), InputSpec(32, 32, 32), DataRecipe(workers=0))
     with pytest.raises(DataError, match=str(damaged.name)):
         list(loader)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_evaluation_pictures_are_preprocessed_as_in_the_service(manifest, workers):
+def test_evaluation_pictures_are_those_of_the_service_and_validation_pictures_too_before_they_are_normalized(manifest):
     spec = InputSpec(height=40, width=40, train_px=32, crop_fraction=0.9)
     rows = manifest.rows_of("validation")[::-1].copy()
-    (batch,) = evaluation_loader(manifest, rows, spec, DataRecipe(workers=workers))
+    (batch,) = evaluation_loader(manifest, rows, spec, DataRecipe(workers=0))
     for row, pixels, label in zip(rows, *batch, strict=True):
         served, _ = picture_to_input(manifest.path(int(row)).read_bytes(), spec)
         assert torch.equal(pixels, torch.from_numpy(served))
         assert label == manifest.labels[row]
-
-
-def test_validation_pictures_are_those_of_the_service_before_they_are_normalized(manifest):
-    spec = InputSpec(height=40, width=40, train_px=32, crop_fraction=0.9)
-    rows = manifest.rows_of("validation")
-    (batch,) = validation_loader(manifest, rows, spec, DataRecipe(workers=0), pin=False)
-    (served,) = evaluation_loader(manifest, rows, spec, DataRecipe(workers=0))
-    assert batch[0].dtype == torch.uint8
-    assert batch[0].is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(Normalizer(spec, torch.device("cpu"))(batch[0]), served[0], rtol=0, atol=1e-6)
-    assert torch.equal(batch[1], served[1])
+    ((pixels, labels),) = validation_loader(manifest, rows, spec, DataRecipe(workers=0), pin=False)
+    assert pixels.dtype == torch.uint8
+    assert pixels.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(Normalizer(spec, torch.device("cpu"))(pixels), batch[0], rtol=0, atol=1e-6)
+    assert torch.equal(labels, batch[1])
 
 
 def test_too_little_shared_memory_is_an_error_before_the_first_step(data, tmp_path, monkeypatch):

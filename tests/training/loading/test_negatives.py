@@ -124,16 +124,6 @@ def test_unknown_plants_stand_between_the_plants_and_the_negatives_which_stay_th
         loaded(data, things, "--unknown", strangers)
 
 
-def test_negatives_depend_on_seed_epoch_and_position_alone(data, things):
-    def negatives(*flags, **options):
-        return [pixels[4:] for pixels, _ in loaded(data, things, *flags, **options)]
-
-    whole = negatives()
-    assert all(map(torch.equal, whole, negatives("--workers", 1)))
-    assert all(map(torch.equal, whole[3:], negatives(first_picture=12)))
-    assert not all(map(torch.equal, whole, negatives(epoch=2)))
-
-
 def test_the_next_picture_takes_the_place_of_one_that_does_not_decode(data, things, tmp_path):
     folder = shutil.copytree(things, tmp_path / "things")
     for path in sorted(folder.iterdir())[1:]:

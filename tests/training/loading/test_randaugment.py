@@ -1,5 +1,4 @@
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as TF
 
 from tests.models.pictures import foliage
-from training.loading import augment as randaugment
 from training.loading.augment import OPERATIONS, rand_augment, seeded
 
 FILL = (124, 116, 104)
@@ -67,33 +65,6 @@ def test_operations_and_strengths_are_those_of_torchvision():
             assert float(strengths(31, 96, 96)[magnitude]) == pytest.approx(share * magnitude / 30)
         assert int(theirs["Posterize"][0](31, 96, 96)[magnitude]) == 8 - round(4 * magnitude / 30)
         assert float(theirs["Solarize"][0](31, 96, 96)[magnitude]) == pytest.approx(1 - magnitude / 30)
-
-
-def test_all_operations_are_chosen_equally_often_in_either_direction(monkeypatch):
-    drawn = Counter()
-
-    def note(name, image, level, _fill):
-        drawn[name, level] += 1
-        return image
-
-    for name in OPERATIONS:
-        monkeypatch.setitem(OPERATIONS, name, lambda *call, name=name: note(name, *call))
-    with seeded(1):
-        for _ in range(1400):
-            randaugment.rand_augment(square(), 2, 15, FILL)
-    assert drawn.total() == 2800
-    assert set(drawn) == {(name, level) for name in OPERATIONS for level in (-0.5, 0.5)}
-    assert min(drawn.values()) > 60  # 100 expected, standard deviation 10
-    assert max(drawn.values()) < 140
-
-
-def test_the_result_depends_on_the_seed_alone():
-    def changed(seed):
-        with seeded(seed):
-            return rand_augment(square(), 2, 30, FILL)
-
-    assert torch.equal(changed(1), changed(1))
-    assert len({changed(seed).numpy().tobytes() for seed in range(20)}) > 15
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

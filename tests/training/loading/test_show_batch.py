@@ -23,13 +23,6 @@ def test_the_sheet_shows_every_picture_of_the_first_batch(data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_same_recipe_always_shows_the_same_batch(data, tmp_path):
-    recipe = command(data, tmp_path / "run").recipe
-    for name in ("a.png", "b.png"):
-        show_batch(Manifest(data), RunInput.of(recipe), tmp_path / name)
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-
-
 def test_a_mixed_picture_has_two_names_the_larger_share_first(manifest):
     assert caption(manifest, torch.tensor([0.3, 0.7, 0.0])) == "70% Iris caerulea, 30% Buttercup"
     assert caption(manifest, torch.tensor([0.0, 0.0, 1.0])) == "Rosa rubra"

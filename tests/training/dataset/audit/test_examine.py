@@ -244,7 +244,7 @@ def test_a_killed_process_is_one_clear_error_and_loses_nothing(tmp_path):
     killer.start()
     named = [(file.name, file) for file in (*files, pipe)]
     with pytest.raises(DataError, match=r"was killed.*under way.*pipe\.jpg.*fewer --workers.*audit\.sqlite keeps"):
-        examine(named, cache=tmp_path / "audit.sqlite", workers=1, min_side_px=1)
+        examine(named, cache=tmp_path / "audit.sqlite", workers=2, min_side_px=1)
     killer.join()
     kept = rows(tmp_path / "audit.sqlite")
     assert 0 < len(kept) < len(files)

@@ -177,10 +177,12 @@ def test_a_record_has_the_name_and_key_of_its_species_or_genus(tmp_path, monkeyp
 def test_keys_of_the_catalogue_of_life_are_left_out_of_a_whole_download(server, tmp_path, capsys, key):
     with server.running() as url:
         records = [record(4001, speciesKey=key), record(4002, speciesKey="6SQ7R")]
-        media = [medium(number, url) for number in (4001, 4002)]
-        run(Gbif(download=archive(tmp_path / "1.zip", records, media), out=tmp_path / "data", workers=1))
+        download = archive(tmp_path / "1.zip", records, [medium(4001, url), medium(4002, url, license="")])
+        run(Gbif(download=download, out=tmp_path / "data", license=NC, workers=1))
     taxa = json.loads((tmp_path / "data" / "taxa.json").read_text())["taxa"]
     assert [taxon.get("gbif_id") for taxon in taxa] == [None, None]
+    licenses = pq.read_table(tmp_path / "data" / "manifest.parquet")["licence"].to_pylist()
+    assert sorted(licenses) == ["CC-BY-4.0", "CC-BY-NC-4.0"]  # its own, and that of the command
     assert capsys.readouterr().out.count("Catalogue of Life") == 1
 
 
