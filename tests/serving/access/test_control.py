@@ -226,7 +226,7 @@ def test_refusal_without_any_admin_key_tells_how_to_make_one(keys):
         access_control(*keys).authorize_admin(bearer(SECRET), HERE)
 
 
-@pytest.mark.parametrize("secret", [OTHER_SECRET, SECRET])
+@pytest.mark.parametrize("secret", [OTHER_SECRET, SECRET], ids=["unknown", "known"])  # each process draws its own
 @pytest.mark.parametrize("keys", [(), (KEY,), (KEY, ADMIN)])
 def test_admin_calls_are_rate_limited(keys, secret):
     control = access_control(*keys, burst=1)
