@@ -166,8 +166,7 @@ def _unknown(bundle: Bundle, model: AnswerModel, command: SamePhotographs) -> It
         paths, names = names_of(listed, model.taxonomy)
         outputs = run(network, PictureFiles(paths, spec, name=given.name))
         names = names.subset(outputs.rows)
-        found = UnknownPlants(outputs, names)
-        scores = found.predictions(model)
+        scores = UnknownPlants(outputs, names).predictions(model)
         for what, chosen in (("unknown genera", ~names.near_M), ("known genera", names.near_M)):
             if chosen.any():
                 part = scores.subset(chosen)
