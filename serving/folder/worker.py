@@ -25,7 +25,7 @@ from serving.folder.plants import Plant
 from serving.folder.results import BundleName, Part, PartFiles, bundle_name
 from serving.folder.rows import Failure, Row, Seen, answered, failed
 from serving.metrics import Metrics
-from serving.schemas import Parameters
+from serving.schemas import PLACE_REASONS, Parameters
 from serving.settings import DECODE_BUDGET_BYTES, ModelOptions, find_bundle
 
 MAX_PICTURE_BYTES: Final = 100_000_000
@@ -48,6 +48,8 @@ class Worker:
         self._question, warnings = loaded.question(
             Parameters(k=command.k, coverage=command.coverage, taxa=command.taxa, use_exif=self._uses_exif)
         )
+        if self._uses_exif and loaded.answer_model.place is None:
+            warnings = (*warnings, PLACE_REASONS["no_prior"])
         for warning in warnings:
             sys.stderr.write(f"warning: {warning}\n")
         runs = loaded.policy.num_workers * loaded.policy.batch_sizes[-1]

@@ -28,6 +28,7 @@ from serving.folder.photographs import Photograph
 from serving.folder.plants import Plant
 from serving.folder.rows import Seen, answered
 from serving.folder.run import Progress
+from serving.schemas import PLACE_REASONS
 from tests.docs.pages import DOCS, text_of
 from tests.make import cases
 from tests.models.test_exif import DATED, PLACED, packet
@@ -56,7 +57,9 @@ def test_no_file_of_a_run_and_no_line_has_the_password_of_an_address(identify, o
     assert b"secret" not in content + "".join(capfd.readouterr()).encode()
 
 
-def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for(identify, sealed, photographs, out, tmp_path):
+def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for(
+    identify, sealed, photographs, out, tmp_path, capsys
+):
     bundle = sealed(place=(PRIOR, RULE))
     (photographs / "a.jpg").write_bytes(photograph(SYDNEY))
     identify(bundle=bundle)
@@ -64,6 +67,8 @@ def test_the_place_of_a_photograph_counts_only_if_that_is_asked_for(identify, se
     plain, placed = (rows_of(each)["a.jpg"] for each in (out, tmp_path / "placed"))
     assert (plain["name_1"], placed["name_1"]) == ("Rosa canina", "Rosa rugosa")
     assert "Place or season decided" in placed["reason"]
+    identify(out=tmp_path / "unknown", place="exif")  # of a bundle that knows no places
+    assert capsys.readouterr().err.count(f"warning: {PLACE_REASONS['no_prior']}\n") == 1
 
 
 def test_a_share_cannot_change_the_work_of_all():
