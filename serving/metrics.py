@@ -19,8 +19,6 @@ from prometheus_client import (
 
 from models.ranking import VerdictRank
 
-# Stages of an identify request: read (upload), wait (for a decoder), decode, queue (for a network run), run, rank. A
-# client that disconnects while it waits counts toward the stage that follows.
 # The problem codes that are the service's own fault; deploy/service/prometheus/alerts.yml watches them.
 _FAILURES: Final = ("internal", "overloaded", "timed_out")
 # Each about twice the previous one. A small picture decodes in 5 ms, and the default deadline is 10 s.
@@ -41,6 +39,8 @@ class Metrics:
         histogram = partial(Histogram, registry=registry)
         self.requests = counter("botanify_requests", "Requests answered.", ["route", "method", "status"])
         self.request_s = histogram("botanify_request_seconds", "Time of a request.", ["route"], buckets=_BUCKETS_S)
+        # Stages of an identify request: read (upload), wait (for a decoder), decode, queue (for a network run), run,
+        # rank. A client that disconnects while it waits counts toward the stage that follows.
         self.stage_s = histogram(
             "botanify_stage_seconds", "Time of one stage of an identify request.", ["stage"], buckets=_BUCKETS_S
         )

@@ -196,8 +196,11 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
     from training.fit.pictures import PictureFiles, pictures_of, run
 
     if command.suspects and command.out is None:
-        remedy = "give --out DIR, or leave out --suspects"
-        raise DataError("the list of suspect labels has no folder", value="--suspects without --out", remedy=remedy)
+        raise DataError(
+            "the list of suspect labels has no folder",
+            value="--suspects without --out",
+            remedy="give --out DIR, or leave out --suspects",
+        )
     manifest = Manifest(command.data, command.shards)
     strangers = _unknown_plants(command)
     results: list[Evaluation] = []

@@ -304,8 +304,9 @@ class LiveBundle:
                 new.scheduler.close()
             if isinstance(error, Exception) and not isinstance(error, InputError):
                 reason = one_line(error) or type(error).__name__
-                problem = "the network does not run"
-                raise BundleError(problem, value=reason, remedy="export the bundle again") from error  # ONNX Runtime's
+                raise BundleError(  # instead of one of ONNX Runtime
+                    "the network does not run", value=reason, remedy="export the bundle again"
+                ) from error
             raise
         old = self.current
         self.current = new
@@ -337,9 +338,11 @@ def open_bundle(options: ModelOptions, metrics: Metrics, session: NetworkSession
     cuda = options.provider == "cuda"
     taxa_lists = read_taxa_lists(options.taxa_lists)
     if options.plantnet_api and ALL_TAXA in taxa_lists:
-        problem = "a list of taxa has the name that stands for all taxa in Pl@ntNet's interface"
-        remedy = "rename it"
-        raise InputError(problem, value=f"{ALL_TAXA}.txt", remedy=remedy)
+        raise InputError(
+            "a list of taxa has the name that stands for all taxa in Pl@ntNet's interface",
+            value=f"{ALL_TAXA}.txt",
+            remedy="rename it",
+        )
     bundle = load_bundle(find_bundle(options.bundle))
     for warning in bundle.warnings:
         _log.warning("bundle_warning", warning=warning)

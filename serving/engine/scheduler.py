@@ -113,7 +113,7 @@ def choose_policy(*, cuda: bool, num_cores: int, num_threads: int | None, num_ru
     return SchedulingPolicy(num_runs or max(1, num_cores // threads), {"throughput": threads})
 
 
-class _QueuedPicture(msgspec.Struct, eq=False):
+class _WaitingPicture(msgspec.Struct, eq=False):
     """One picture and the future of its logits and features."""
 
     pixels: Singles
@@ -129,7 +129,7 @@ class _Run(NamedTuple):
     """A batch of pictures in flight."""
 
     mode: RunMode
-    pictures: Sequence[_QueuedPicture]
+    pictures: Sequence[_WaitingPicture]
     started_at: float
     rows: asyncio.Future[list[Row]]
 
@@ -157,7 +157,7 @@ class Scheduler:
         self._metrics = metrics
         self._run_timeout_s = run_timeout_s
         self._check_interval_s = check_interval_s
-        self._queue: deque[_QueuedPicture] = deque()
+        self._queue: deque[_WaitingPicture] = deque()
         self._running: dict[Worker, _Run] = {}
         self._idle: list[Worker] = []
         self._worker_numbers = itertools.count(1)
@@ -218,7 +218,7 @@ class Scheduler:
         loop = asyncio.get_running_loop()
         alone = alone and len(inputs) == 1
         pictures = [
-            _QueuedPicture(pixels, start_s, alone, loop.create_future())
+            _WaitingPicture(pixels, start_s, alone, loop.create_future())
             for pixels, start_s in zip(inputs, virtual_starts_s or [0.0] * len(inputs), strict=True)
         ]
         for picture in pictures:
@@ -328,7 +328,7 @@ class Scheduler:
             picture.virtual_start_s = -math.inf
         self._queue.extendleft(reversed(retried))
 
-    async def _fail(self, picture: _QueuedPicture) -> None:
+    async def _fail(self, picture: _WaitingPicture) -> None:
         """Fails a picture, with an error that names the picture or the network as the cause."""
         is_healthy = await self._check_network()
         if picture.output.done():

@@ -47,7 +47,7 @@ class PictureSets(msgspec.Struct, frozen=True):
     calibration: Pictures
     """For the temperature: the calibration split, or validation if the data has none."""
     plants: Whole
-    """Positions of one picture of each plant among those, for thresholds and tables."""
+    """One picture of each calibration plant, as positions among those, for thresholds and tables."""
     heads: Pictures | None
     """One picture of each validation plant, for heads and taxa that are often mistaken; None without a calibration
     split: then the heads are fitted on the calibration plants."""
@@ -134,16 +134,21 @@ def fit_model(run: Callable[..., Outputs], sets: PictureSets, given: Mapping[Ran
     that the heads keep, since no other plant is named, and on as many strangers as make every fourth plant one. `given`
     has thresholds that are not fitted.
     """
+    # The temperature, and where plants of each taxon lie among the features.
     taxonomy = sets.calibration.manifest.taxonomy
     outputs = run(sets.calibration)
     training = run(sets.training, with_logits=False)
     trained_N = taxonomy.taxon_of_output[training.labels]
     features = fit_features(training.features, trained_N, taxonomy.genera)
     model = AnswerModel(taxonomy, fit_temperature(outputs, taxonomy), calibration=Calibration(features=features))
+
+    # What is a plant, and one that the network knows.
     calibration = outputs.choose(sets.plants)
     heads = fit_heads(run, sets, model, calibration, np.unique(trained_N))
     known = heads.known
     kept_N = heads.keeps(known)
+
+    # The score from which a name is given: among known plants that are kept, and strangers that are taken for such.
     named = known.subset(kept_N)
     strangers = None
     if heads.unknown is not None and heads.others is not None:
@@ -156,6 +161,8 @@ def fit_model(run: Callable[..., Outputs], sets: PictureSets, given: Mapping[Ran
         mistaken_T = mistaken_taxa(heads.validated, known, len(taxonomy.taxa))
     fit_names = partial(fit_thresholds, fixed=given, proves=sets.proves)
     thresholds = fit_names(named.rank_scores, mistaken_N=mistaken_T[named.named_N])
+
+    # What a place changes, and the candidate sets. Taxa that are often mistaken have their own.
     counts_T = np.bincount(trained_N, minlength=len(taxonomy.taxa)).clip(1)  # no taxon is impossible
     prior_T = np.asarray(counts_T / counts_T.sum())
     place, place_top1 = fit_place(
@@ -166,6 +173,8 @@ def fit_model(run: Callable[..., Outputs], sets: PictureSets, given: Mapping[Ran
         conformal_table_of(known.right_N[some], known.taxon_labels_N[some], prior_T) if some.any() else None
         for some in (~own_N, own_N)
     )
+
+    # The answer model, and what it does to strangers and to pictures without a plant.
     fitted_on = FittedOn(
         sets.calibration.name,
         datetime.now(UTC).date().isoformat(),
@@ -193,7 +202,7 @@ class Heads(msgspec.Struct, frozen=True):
     tables: Calibration
     """Features, heads or familiarity, and cutoffs."""
     plant: FittedHead | None
-    """That of pictures without a plant; None without them."""
+    """The plant head; None without pictures that show no plant."""
     known: Predictions
     """Scores of the calibration plants."""
     validated: Predictions
@@ -201,7 +210,8 @@ class Heads(msgspec.Struct, frozen=True):
     unknown: UnknownPlants | None
     """Strangers for the fit, if any are given."""
     others: Predictions | None
-    """Scores of these, or else of the calibration plants, each as if its taxon were unknown; None with one taxon."""
+    """Scores of these strangers; without them those of the calibration plants, each as if its taxon were unknown. None
+    with one taxon only."""
 
     def keeps(self, found: Predictions) -> Flags:
         """Whether each picture is taken for a plant that the network knows."""
@@ -220,12 +230,9 @@ def fit_heads(
     """
     known = calibration.score(model)
     seen = HeadInputs.of(known, calibration)
-    validated = known
-    plants = seen
-    if sets.heads is not None:
-        validation = run(sets.heads)
-        validated = validation.score(model)
-        plants = HeadInputs.of(validated, validation)
+    validation = calibration if sets.heads is None else run(sets.heads)
+    validated = validation.score(model)
+    plants = HeadInputs.of(validated, validation)
     tables = model.calibration
     plant = None
     if sets.negatives is not None:

@@ -230,7 +230,7 @@ def _at_most(name: str, value: float, limit: float, num_pictures: int) -> Check:
 def record_golden(networks: Mapping[Precision, tuple[Path, float]], spec: InputSpec) -> Golden:
     """Draws pictures and records the logits of every network file for the most stable of them.
 
-    That is the picture for which noise of half a gray level changes the probabilities least. On another processor an
+    That is the picture for which noise of half a gray level changes the probabilities least. On another processor a
     network may round a few values differently, which must not look like an error. Beside each file stands its
     temperature.
     """

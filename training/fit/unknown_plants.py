@@ -130,9 +130,14 @@ def unknown_files(folders: tuple[Path, ...], spec: InputSpec, taxonomy: Taxonomy
             limit=f"at least {_LEAST_GENERA} and 1, a quarter being drawn to judge",
             remedy="add photographs of other genera, with the column scientific_name, or leave out --unknown",
         )
-    num_doubtful = len(listed.paths) - len(paths)
-    name = "photographs of unknown plants"
-    return UnknownFiles(paths, spec, LEAST_NEGATIVES, name, names=names, num_doubtful=num_doubtful)
+    return UnknownFiles(
+        paths,
+        spec,
+        LEAST_NEGATIVES,
+        "photographs of unknown plants",
+        names=names,
+        num_doubtful=len(listed.paths) - len(paths),
+    )
 
 
 class UnknownPlants(msgspec.Struct, frozen=True):

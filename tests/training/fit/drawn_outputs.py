@@ -61,7 +61,7 @@ class Drawn(msgspec.Struct):
     names: UnknownNames | None = None
 
     def __len__(self):
-        return len(self.outputs.labels)
+        return len(self.outputs.labels) + 1  # one plant has a second picture
 
     def groups(self, rows):
         return rows // 3
