@@ -161,9 +161,13 @@ def strangers(tmp_path_factory):
 @pytest.fixture(scope="session")
 def rejecting(finished_run, data, things, strangers, tmp_path_factory):
     """A bundle in two precisions that was fitted on other things and on unknown plants too."""
-    given = {"precision": ("fp16", "fp32"), "negatives": (things,), "unknown": (strangers,)}
+    given = {"precision": ("fp16", "fp32"), "thresholds": ("family=0.75",)}
     out = tmp_path_factory.mktemp("bundles") / "rejecting"
-    return export(Export(checkpoint=finished_run / "last.pt", data=data, out=out, **given))
+    return export(
+        Export(
+            checkpoint=finished_run / "last.pt", data=data, out=out, negatives=(things,), unknown=(strangers,), **given
+        )
+    )
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from models.bundle import check_golden, load_bundle
 from models.errors import InputError
 from models.openvino_session import OpenVinoSession
 from models.preprocess import picture_to_input
+from models.ranking import NAMES_ARE_GUESSES
 from tests.models.test_session import HAS_BF16
 from training.evaluate import Evaluate, evaluate
 from training.export import export
@@ -27,8 +28,9 @@ def test_each_precision_has_its_own_temperature_checks_and_metrics(rejecting):
     assert (half.file, half.stored_as) == ("model.fp16.onnx", "float16")
     assert 0.5 < half.temperature / single.temperature < 2  # three pictures and random weights: rounding decides
     assert half.temperature != single.temperature
+    assert half.thresholds.family == single.thresholds.family == 0.75
     overflow, agreement = half.checks
-    assert (overflow.value, overflow.limit, overflow.passed) == (0, 0, True)
+    assert (overflow.value, overflow.num_pictures, overflow.passed) == (0, 3 * 3 + 30 + 24 + 40, True)
     assert (agreement.value, agreement.limit, agreement.at_least, agreement.num_pictures) == (1.0, 0.999, True, 6)
     shares = {metric.name: metric for metric in half.metrics}
     assert shares["top1_taxon"].num_pictures == 3
@@ -51,7 +53,7 @@ def test_network_files_hold_no_paths_of_the_machine_that_wrote_them(rejecting):
             assert trace not in content, path.name
 
 
-def test_fp16_that_overflows_is_left_out_without_metrics(exporting, monkeypatch):
+def test_fp16_that_overflows_is_left_out_without_metrics(exporting, monkeypatch, capsys):
     def overflow(single, target):
         write_rounded(single, target)
         model = onnx.load(target)
@@ -61,6 +63,8 @@ def test_fp16_that_overflows_is_left_out_without_metrics(exporting, monkeypatch)
 
     monkeypatch.setattr("training.fit.networks.write_rounded", overflow)
     sealed = export(replace(exporting, precision=("fp32", "fp16")))
+    told = capsys.readouterr().out
+    assert all(f"WARNING: {each}" in told for each in (f"{exporting.data} has no calibration split", NAMES_ARE_GUESSES))
     left_out = load_bundle(sealed.folder).record.left_out["fp16"]
     (check,) = left_out.checks
     # Three sets of three pictures: of the training pictures only the features are kept, and these are finite.

@@ -162,9 +162,13 @@ def test_bf16_may_win_20_of_1000_pictures_but_not_lose_them(wins, passes, monkey
         return Outputs(np.zeros((1, 5), "f4"))
 
     file = NetworkFile("model.onnx", 1.0)
-    one, other = (Candidate(Path("model.onnx"), network, None, found, None, file) for found in (single, half))
+    one, other = (  # on test pictures bf16 loses, which is told and does not decide
+        Candidate(Path("model.onnx"), network, None, found, None, file) for found in (all_right, some_wrong)
+    )
     monkeypatch.setattr("training.fit.networks.evaluate_network", lambda *_: other)
-    monkeypatch.setattr(Candidate, "predictions_on", lambda candidate, _: candidate.predictions)
+    monkeypatch.setattr(Candidate, "predictions_on", lambda candidate, _: half if candidate is other else single)
     pictures = SimpleNamespace(name="drawn")
     made = make_bf16(one, SimpleNamespace(validation=pictures, test=pictures), Path(), {})
     assert isinstance(made, Candidate) == passes
+    (lost,) = made.network.metrics if passes else made.metrics
+    assert (lost.name, lost.value) == ("top1_taxon_lost_against_fp32", 0.02)
