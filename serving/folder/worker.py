@@ -45,8 +45,9 @@ class Worker:
         self._store = open_store(command.photographs)
         self._min_score = command.min_score
         self._uses_exif = command.place == "exif"
-        asked = Parameters(k=command.k, coverage=command.coverage, taxa=command.taxa)
-        self._question, warnings = loaded.question(asked)
+        self._question, warnings = loaded.question(
+            Parameters(k=command.k, coverage=command.coverage, taxa=command.taxa)
+        )
         if self._uses_exif and loaded.answer_model.place is None:
             warnings = (*warnings, PLACE_REASONS["no_prior"])
         for warning in warnings:
