@@ -320,7 +320,9 @@ class Decoding:
 
 @given(
     pictures=st.lists(
-        st.tuples(CLIENTS, st.integers(0, 5), st.sampled_from(["end", "cancel", "cancel the first two", "wait"])),
+        st.tuples(
+            CLIENTS, st.integers(0, 5), st.sampled_from(["wait"] * 4 + ["end", "cancel", "cancel the first two"])
+        ),
         max_size=15,
     ),
     num_decoders=st.integers(1, 5),

@@ -110,7 +110,7 @@ def test_bundle_that_cannot_answer_is_refused_at_reload_and_the_old_one_stays(ru
     with running.client() as client:
         response = post(client)
         assert (response.status_code, version_of(response)) == (200, "1.0.0")
-        assert 'botanify_reloads_total{outcome="refused"} 2.0' in client.get("/metrics").text
+        wait_until(lambda: 'botanify_reloads_total{outcome="refused"} 2.0' in client.get("/metrics").text)
 
 
 def test_reloads_under_load_follow_the_pointer_of_a_registry_without_mixing_answers(running, versions, tmp_path):
@@ -145,4 +145,4 @@ def test_crashed_decoder_fails_at_most_one_request(running):
     assert load.answers[-1][1].status_code == 200
     with running.client() as client:
         assert client.get("/health/ready").status_code == 200
-        assert 'botanify_restarts_total{part="decoder"} 1.0' in client.get("/metrics").text
+        wait_until(lambda: 'botanify_restarts_total{part="decoder"} 1.0' in client.get("/metrics").text)

@@ -49,6 +49,7 @@ def disturb(running, live, folders, statuses, over):
                 running.process.send_signal(signal.SIGHUP)
             with suppress(psutil.NoSuchProcess, IndexError):
                 rng.choice(psutil.Process(running.process.pid).children(recursive=True)).kill()
+                statuses["killed"] += 1
 
     return attack, trickle, kill_and_reload
 
@@ -71,9 +72,10 @@ def test_service_survives_twenty_minutes_of_everything(sealed, tmp_path):
         assert running.stop() == 0
     assert (load.lost, set(load.statuses)) == ([], {200})
     assert len(load.answers) > _SOAK_S
-    assert (
-        len({(version_of(response), best(response)) for _, response in load.answers}) == 2
-    )  # one name of each version
+    named = sorted({(version_of(response), best(response)) for _, response in load.answers})
+    assert [version for version, _ in named] == ["1.0.0", "2.0.0"]  # with one name each
+    assert named[0][1] == "Rosa canina" != named[1][1]
+    assert statuses.pop("killed") > 0.3 * _SOAK_S / 2
     assert set(statuses) <= ANSWERS | {0}, statuses
     assert not [line for line in running.lines if "Traceback" in line or '"internal"' in line]
     assert statistics.median(sizes[-60:]) < _MOST_GROWTH * statistics.median(sizes[110:130])

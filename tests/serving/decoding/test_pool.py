@@ -256,10 +256,10 @@ class SharedBudget(RuleBasedStateMachine):
         self.runner.run(self.begin(num_bytes))
 
     @precondition(lambda self: self.requests)
-    @rule(data=st.data(), num_steps=st.integers(0, 3), is_cancelled=st.booleans())
-    def leave(self, data, num_steps, is_cancelled):
-        """One ends, and soon after another one, which may just be granted its memory, is canceled or ends too."""
-        for _ in range(min(2, len(self.requests))):
+    @rule(data=st.data(), number=st.integers(1, 2), num_steps=st.integers(0, 3), is_cancelled=st.booleans())
+    def leave(self, data, number, num_steps, is_cancelled):
+        """One ends, and soon after perhaps another one, which may just be granted its memory, is canceled or ends."""
+        for _ in range(min(number, len(self.requests))):
             request = self.requests.pop(data.draw(st.integers(0, len(self.requests) - 1)))
             request[3].cancel() if is_cancelled or not request[1] else request[2].set()
             self.runner.run(self.settled(num_steps))
