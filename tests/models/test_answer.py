@@ -344,6 +344,11 @@ def test_an_answer_tells_a_harmful_genus_that_is_likely_whatever_it_names():
     assert harmful((0.96, 0.005, 0.005, 0.03)) == []
 
 
+def test_an_answer_that_there_is_no_plant_tells_no_harm():
+    tables = replace(some_tables(), conformal=None, cutoffs=Cutoffs(plant=1.0))
+    assert harmful((0.02, 0.02, 0.95, 0.01), calibration=tables) == []
+
+
 def test_an_answer_tells_a_harmful_genus_that_one_picture_shows_or_that_is_a_look_alike():
     rare = (0.9, 0.0001, 0.0001, 0.0998)
     assert harmful(rare, (0.2, 0.05, 0.0001, 0.7499), rare) == [("Toxicodendron", "Toxicodendron radicans", 0.05)]

@@ -257,12 +257,15 @@ def test_value_out_of_its_range_is_refused(sealed, change):
     ("tables", "message"),
     [
         (Calibration(conformal_table(np.ones((2, 2)), np.array([0, 1]), np.ones(2))), "number of taxa .*got 2"),
+        (Calibration(conformal_mistaken=conformal_table(np.ones((2, 2)), np.array([0, 1]), np.ones(2))),
+         "number of taxa .*got 2"),
         (Calibration(plant_head=LogisticHead(np.ones(7), 0.1, 0.2, 0.3)), "number of features .*got 7; expected 3"),
+        (Calibration(known_head=LogisticHead(np.ones(7), 0.1, 0.2, 0.3)), "number of features .*got 7; expected 3"),
         (Calibration(features=FeatureTable(np.zeros(7), np.zeros((7, 2)), np.ones(2), np.eye(2), np.ones((1, 2)))),
          "number of features .*got 7; expected 3"),
         (Calibration(cutoffs=Cutoffs(plant=np.nan)), "cannot be read .*plant"),
     ],
-    ids=["taxa", "plant head", "features", "cutoff"],
+    ids=["taxa", "mistaken taxa", "plant head", "known head", "features", "cutoff"],
 )  # fmt: skip
 def test_tables_that_do_not_fit_the_bundle_are_not_sealed(tmp_path, network_file, tables, message):
     write_calibration(tmp_path / CALIBRATION_FILE, {"fp32": tables})
@@ -272,6 +275,15 @@ def test_tables_that_do_not_fit_the_bundle_are_not_sealed(tmp_path, network_file
             tmp_path / "tiny", network_file, record=record, more_files={CALIBRATION_FILE: tmp_path / CALIBRATION_FILE}
         )
     assert not (tmp_path / "tiny").exists()
+
+
+def test_a_damaged_part_of_places_is_not_sealed(tmp_path, network_file):
+    write_calibration(tmp_path / CALIBRATION_FILE, {"fp32": Calibration(cutoffs=Cutoffs())})
+    (tmp_path / "place.npz").write_bytes(b"PK")
+    record = bundle_record(parts={CALIBRATION_PART: CALIBRATION_FILE, "place": "place.npz"})
+    files = {name: tmp_path / name for name in record.parts.values()}
+    with pytest.raises(BundleError, match=r"place\.npz cannot be read"):
+        seal_tiny(tmp_path / "tiny", network_file, record=record, more_files=files)
 
 
 def test_taxa_that_are_not_text_are_refused(sealed):

@@ -241,8 +241,9 @@ def test_sets_and_promises_of_answers_with_a_place_are_their_own():
         1.0,
         rule.thresholds,
         Promises(species=others),
-        Calibration(conformal=every),
+        Calibration(conformal=every, conformal_mistaken=every),
         place=PlaceModel(PRIOR, rule, one),
+        mistaken=MistakenTaxa((TAXONOMY.taxa[-1].taxon_id,), 0.1),
     )
     for where, table, promise, num_taxa in ((None, every, others, 4), (Where(*SYDNEY), one, theirs, 1)):
         found, answer = scores(where, model, coverage=0.9)

@@ -221,6 +221,13 @@ def test_client_that_has_closed_its_side_gets_all_pipelined_answers(dial):
     assert [json.loads(echo)["path"] for _, echo in responses(received)] == ["/late", "/echo", "/echo"]
 
 
+def test_nothing_stands_within_an_answer_to_a_client_that_has_closed_its_side(dial):
+    with dial(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
+        begin = connection.recv(1000)
+        connection.shutdown(socket.SHUT_WR)
+        assert b"100 Continue" not in begin + receive_all(connection)
+
+
 @pytest.mark.parametrize("part", [POST[:30], POST + b"Content-Length: 5\r\n\r\nhe"], ids=["head", "body"])
 def test_connection_whose_client_ends_in_the_middle_of_a_request_is_closed(dial, part):
     with dial(part) as connection:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from serving.engine.loaded_bundle import LoadedBundle
 from tests.serving.conftest import wait_until_ready
-from tests.serving.tiny import FakeNetwork, assert_problem, encode, jpeg, post
+from tests.serving.tiny import FakeNetwork, InProcessDecoder, assert_problem, encode, jpeg, post
 
 # ---- pictures that need too much memory
 
@@ -64,6 +64,17 @@ def test_service_is_not_ready_while_its_network_fails_and_recovers(start):
     assert_problem(client.get("/health/ready"), 503, "not_ready")
     session.fails = False
     wait_until_ready(client)
+    assert post(client).status_code == 200
+
+
+def test_service_without_decoders_or_in_its_shutdown_is_not_ready_and_still_answers(start, monkeypatch):
+    client = start(plantnet_api=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(InProcessDecoder, "num_alive", 0)
+        assert_problem(client.get("/health/ready"), 503, "not_ready")
+    client.service.live_bundle.drain()
+    assert_problem(client.get("/health/ready"), 503, "not_ready")
+    assert client.get("/v2/_status").status_code == 503
     assert post(client).status_code == 200
 
 

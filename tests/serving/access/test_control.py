@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from litestar.datastructures import Headers
 
+from models.errors import InputError
 from serving.access.control import AccessControl, Client, RateLimiter, client_network
 from serving.access.keys import ApiKeys, make_key
 from serving.errors import RateLimited, Unauthorized
@@ -141,6 +142,13 @@ def spelled(sent):
     """Headers as a table has them."""
     secrets = {"secret": SECRET, "cut": SECRET[:-1], "other": OTHER_SECRET, "hash": KEY.sha256}
     return headers(*((name, value.format(**secrets)) for name, value in sent))
+
+
+def test_no_reload_opens_a_service_with_keys_nor_closes_one_without():
+    for control, keys in ((access_control(KEY), None), (access_control(), ApiKeys([KEY]))):
+        with pytest.raises(InputError, match="restart it to change that"):
+            control.replace_keys(keys)
+        assert control.requires_key == (keys is None)
 
 
 @from_table

@@ -64,6 +64,7 @@ def test_an_address_that_is_written_in_place_is_refused(monkeypatch):
 
 def test_a_run_that_ends_does_not_stop_another_one_that_writes(tmp_path, monkeypatch):
     """What the other one has begun to write looks as if it had been killed."""
+    (tmp_path / ".mine.part").write_bytes(b"1")  # which no run has made
     replace = Path.replace
     interruptions = iter([True, True, False])
 
@@ -74,4 +75,4 @@ def test_a_run_that_ends_does_not_stop_another_one_that_writes(tmp_path, monkeyp
 
     monkeypatch.setattr(Path, "replace", interrupted)
     OutputFolder(tmp_path).replace("results.csv", io.BytesIO(b"2"))
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"results.csv": b"2"}
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {".mine.part": b"1", "results.csv": b"2"}

@@ -26,7 +26,7 @@ from serving.folder import Outcome, run
 from serving.folder.command import IdentifyFolder
 from serving.folder.photographs import Photograph
 from serving.folder.plants import Plant
-from serving.folder.rows import Seen, answered
+from serving.folder.rows import Failure, Seen, answered
 from serving.folder.run import Progress
 from serving.schemas import PLACE_REASONS
 from tests.docs.pages import DOCS, text_of
@@ -50,6 +50,8 @@ def test_an_empty_text_for_a_path_is_not_set_and_the_results_have_no_default():
 def test_no_file_of_a_run_and_no_line_has_the_password_of_an_address(identify, out, capfd):
     fsspec.filesystem("memory").pipe("/me:secret@garden/a.jpg", jpeg(RED))
     identify("memory://me:secret@garden")
+    identify("memory://me:secret@garden", "memory://me:secret@results")
+    assert "secret" not in Failure.of(OSError("away: memory://me:secret@garden")).message
     assert written(out)["options"]["photographs"] == "memory://garden"
     with pytest.raises(DataError, match=r"memory://none\b"):
         identify("memory://me:secret@none", out.with_name("other"))
@@ -356,3 +358,4 @@ def test_a_genus_that_the_likeliest_taxon_is_not_of_has_no_family_of_that():
     photograph = Photograph("a.jpg", 1, "1")
     row = answered(Plant("a", (photograph,)), answer, [Seen(photograph, 1, 1, Capture(), False)], [], None)
     assert (row["verdict_name"], row["name_1"], row["genus"], row["family"]) == ("Rosa", "Quercus robur", "Rosa", None)
+    assert row["taxon_id"] is None  # nor its id
