@@ -65,6 +65,14 @@ def test_what_is_written_is_read(rows):
     assert list(files.rows(keys, files.held())) == rows
 
 
+def test_of_several_rows_of_a_plant_the_one_with_the_fewest_failures_counts():
+    files, keys = in_memory(), [str(number) for number in range(8)]
+    for key in keys:
+        for part, num_failed in (([key], 1), ([key, "more"], 0)):  # whose names, and so their order, are hashes
+            files.write(dict.fromkeys(part), [{"num_failed": num_failed}] * len(part))
+    assert {row["num_failed"] for row in files.rows(keys, files.held())} == {0}
+
+
 def test_a_key_is_of_what_is_asked_and_of_the_size_and_time_of_each_photograph():
     plant = Plant("", (Photograph("a.jpg", 1, "1"),))
     others = [Photograph("b.jpg", 1, "1"), Photograph("a.jpg", 2, "1"), Photograph("a.jpg", 1, "2")]

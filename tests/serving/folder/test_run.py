@@ -210,6 +210,7 @@ def test_photographs_of_a_folder_can_be_one_plant(identify, photographs, out):
 
 def test_shares_of_several_machines_make_one_table(identify, photographs, out):
     draw_photographs(photographs, {f"{number:02d}.jpg": RED for number in range(40)})
+    (photographs / "00.jpg").write_bytes(b"nothing")  # for which no scheduler is to start a machine again
     assert identify(part="1/2", part_rows=4) == Outcome.COMPLETE
     assert not (out / "results.parquet").exists()
     before = parts(out)
