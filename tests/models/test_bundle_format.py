@@ -66,10 +66,10 @@ def test_only_a_bundle_with_names_by_language_or_powo_ids_has_format_4(tmp_path,
 def test_only_a_bundle_that_saw_strangers_or_has_limits_for_some_taxa_has_format_5(tmp_path, network_file):
     single = bundle_record().networks["fp32"]
     limits = MistakenTaxa((TAXONOMY.taxa[0].taxon_id,), 0.9)
-    record = bundle_record(networks={"fp32": replace(single, mistaken=limits)})
+    record = bundle_record(networks={"fp32": replace(single, mistaken=limits)}, other_data=True)
     found = seal_tiny(tmp_path / "limits", network_file, record=record)
     assert (found.record.format_version, found.answer_model("fp32").is_mistaken.tolist()) == (5, [True, False, False])
-    assert found.network("fp32").mistaken == limits
+    assert (found.network("fp32").mistaken, found.answer_model("fp32").is_held_out) == (limits, False)
     head = Calibration(known_head=LogisticHead(np.ones(3, np.float32), 0.1, 0.2, 0.3))
     write_calibration(tmp_path / CALIBRATION_FILE, {"fp32": head})
     more = {CALIBRATION_FILE: tmp_path / CALIBRATION_FILE}

@@ -71,7 +71,7 @@ class Talk:
         return caught.value
 
     def run_json(self, url, parameters=EVERYTHING, pictures=(b"1",)):
-        client = AsyncClient(url, timeout_s=self.timeout_s)
+        client = AsyncClient(url, api_key="key", timeout_s=self.timeout_s)
         steps = client.identify_json(*pictures, parameters=parameters)
         replaced = {"_now": lambda: self.now, "_sleep": self.sleep, "_chance": self.chance}
         with (
@@ -87,7 +87,7 @@ def test_a_request_asks_for_everything():
     assert talk.run(parameters=parameters, pictures=(b"one", b"two")) == ANSWER
     (request,) = talk.requests
     assert request.url == "http://host:1/identify?k=3&coverage=0.900000000&coverage_kind=macro&taxa=Rosa&taxa=list%3Ade"
-    assert request.headers["Prefer"] == "wait=120"
+    assert (request.headers["Prefer"], request.headers["Authorization"]) == ("wait=120", "Bearer key")
     body = request.read()
     assert body.count(b'; name="image"') == 2
     assert b"one" in body
@@ -128,10 +128,12 @@ def test_an_answer_is_exactly_what_the_service_sent():
     assert talk.run_json("http://host") == sent
 
 
-def test_the_password_of_a_proxy_is_sent_and_not_shown():
+@pytest.mark.parametrize("path", ["", "/plants", "/plants/"])
+def test_the_path_and_the_password_of_a_proxy_are_sent_and_the_password_is_not_shown(path):
     talk = Talk(httpx2.Response(404))
-    assert "secret" not in str(talk.fails(ServiceRefusal, url="http://user:secret@host:1/"))
+    assert "secret" not in str(talk.fails(ServiceRefusal, url=f"http://user:secret@host:1{path}"))
     assert talk.requests[0].url.password == "secret"
+    assert talk.requests[0].url.path == f"{path.rstrip('/')}/identify"
 
 
 @pytest.mark.parametrize(("location", "place"), cases(__file__, "redirects"))
@@ -168,6 +170,7 @@ def test_an_exchange_goes_as_stored(row):
     if "says" in row:
         error = talk.fails(ServiceUnreachable if row["unreachable"] else ServiceRefusal)
         assert re.search(row["says"], str(error))
+        assert row["unreachable"] or error.code == error.document.code
         assert "secret" not in str(error)
     else:
         assert talk.run() == ANSWER
