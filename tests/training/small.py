@@ -124,10 +124,10 @@ def are_equal(weights, network):
     return all(torch.equal(value, weights[name]) for name, value in network.state_dict().items())
 
 
-def events(run, kind):
-    """The events of one kind in a run's log, in order."""
+def events(run, *kinds):
+    """The events of some kinds in a run's log, in order."""
     lines = map(json.loads, (run / "log.jsonl").read_text().splitlines())
-    return [event for event in lines if event["event"] == kind]
+    return [event for event in lines if event["event"] in kinds]
 
 
 def losses_by_step(run):

@@ -3,7 +3,7 @@
 import os
 import signal
 from contextlib import ExitStack, suppress
-from itertools import count
+from itertools import count, pairwise
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -119,19 +119,17 @@ def test_a_run_that_is_stopped_anywhere_takes_the_steps_of_an_uninterrupted_one(
         train_until(data, run, flags, *stop)
     run_training(data, run, *flags, "--auto-resume")
     require_same_run(run, whole)
-
-
-def positions(run):
-    """Steps of the checkpoints that a run wrote."""
-    return [event["step"] for event in events(run, "checkpoint")]
+    log = pairwise([{"step": 0}, *events(run, "start", "checkpoint")])
+    starts = [event["step"] == before["step"] for before, event in log if event["event"] == "start"]
+    assert starts == [True] * (len(stops) + 1)  # each at the step that was saved last
 
 
 def test_a_checkpoint_is_written_when_the_minutes_since_the_last_one_are_over(data, tmp_path, monkeypatch):
     seconds = iter(range(0, 10**6, 250))  # each look at the clock, once a step and once a checkpoint
-    clock = SimpleNamespace(monotonic=lambda: next(seconds))
-    monkeypatch.setattr(training.engine.checkpointing, "time", clock)
+    monkeypatch.setattr(training.engine.checkpointing, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     run = run_training(data, tmp_path / "run", "--epochs", 1)
-    assert positions(run) == [3, 6, 7, 7]  # before the validation of the epoch and after it
+    saved = [event["step"] for event in events(run, "checkpoint")]
+    assert saved == [3, 6, 7, 7]  # before the validation of the epoch and after it
 
 
 def test_a_position_inside_a_batch_of_the_resumed_run_is_refused(data, tmp_path):
