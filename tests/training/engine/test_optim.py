@@ -22,11 +22,9 @@ def test_backbone_and_head_have_their_rates_and_norms_and_biases_have_no_decay(a
     for name, parameter in network.named_parameters():
         plain = name.endswith(".bias") or ".bn" in name
         assert (id(parameter) in decayed) != plain, name
-    optimized = [id(parameter) for group in groups for parameter in group["params"]]
-    assert len(optimized) == len(set(optimized))
-    assert set(optimized) == {id(parameter) for parameter in network.parameters()}
+    assert sorted(id(each) for group in groups for each in group["params"]) == sorted(map(id, network.parameters()))
     head = {id(parameter) for group in groups[2:] for parameter in group["params"]}
-    assert head == {id(parameter) for parameter in network.head.parameters()}
+    assert head == set(map(id, network.head.parameters()))
 
 
 def test_loaded_moments_have_the_memory_format_of_their_parameters():

@@ -15,7 +15,8 @@ from tests.make import http_server
 from tests.training.small import RECIPE, are_equal, require_one_line, run_main, weights_of
 from training.engine import weights
 from training.engine.checkpoint import read_checkpoint
-from training.engine.weights import load_weights
+from training.engine.weights import load_weights, new_network
+from training.recipe import NetworkRecipe, Recipe
 from training.train import main
 
 NAME = "test_efficientnet"
@@ -50,12 +51,12 @@ def save(kind, state, folder):
     return str(path)
 
 
-def test_none_leaves_the_network_as_it_is():
-    network = PlantNetwork(NAME, 3)
+def test_none_leaves_a_new_network_with_its_drop_path_as_it_is():
+    network = new_network(Recipe(network=NetworkRecipe(architecture="test_vit", dropout=0.5)), 3)
     before = weights_of(network)
-    note = load_weights(network, "none")
-    assert note == "all weights start at random"
+    assert load_weights(network, "none") == "all weights start at random"
     assert are_equal(before, network)
+    assert network.timm_model.blocks[-1].drop_path1.drop_prob == 0.25
 
 
 @pytest.mark.parametrize("kind", ["timm", "wrapped", "own names", "safetensors"])

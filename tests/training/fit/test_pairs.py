@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, multinomial
 
+from tests.make import cases
 from training.fit.pairs import paired_loss, tango_interval
 
 
@@ -21,16 +22,13 @@ def test_a_published_interval_is_reproduced():
     assert tango_interval(1, 7, 21) == pytest.approx((-0.517, -0.026), abs=5e-4)
 
 
-@pytest.mark.parametrize(
-    ("total", "lost", "won"),
-    [(272, 0.0075, 0.0025), (272, 0.03, 0.025), (1000, 0.005, 0.0), (1000, 0.0075, 0.0025), (3000, 0.005, 0.0)],
-)
+@pytest.mark.parametrize(("total", "lost", "won"), cases(__file__, "paired_losses"))
 def test_a_true_loss_of_half_a_point_passes_in_at_most_2_5_percent(total, lost, won):
     released = sum(chance for a, b, chance in chances(total, lost, won) if tango_interval(a, b, total)[1] < 0.005)
     assert released <= 0.0255
 
 
-@pytest.mark.parametrize(("lost", "won"), [(0.01, 0.01), (0.02, 0.005), (0.002, 0.02)])
+@pytest.mark.parametrize(("lost", "won"), cases(__file__, "paired_shares"))
 def test_95_percent_of_the_intervals_hold_the_true_loss(lost, won):
     covered = 0.0
     for a, b, chance in chances(500, lost, won):
@@ -44,7 +42,7 @@ def test_fewer_than_765_pictures_can_show_no_loss_under_half_a_point():
     assert tango_interval(0, 0, 765)[1] < 0.005
 
 
-@pytest.mark.parametrize("counts", [(0, 0, 1), (1, 0, 1), (0, 1, 1), (5, 0, 5), (0, 5, 5), (3, 4, 7), (0, 0, 100_000)])
+@pytest.mark.parametrize("counts", cases(__file__, "paired_counts"))
 def test_extreme_counts_give_an_interval_around_what_was_found(counts):
     lost, won, total = counts
     low, high = tango_interval(*counts)

@@ -4,6 +4,7 @@ import torch
 from PIL import Image
 
 from models.preprocess import InputSpec, picture_to_input
+from tests.make import cases
 from tests.models.pictures import encode
 from tests.training.small import draw
 from training.loading import augment
@@ -52,7 +53,7 @@ def test_normalizing_follows_the_formula(layout):
     assert np.abs(normalized.numpy() - expected).max() < 1e-5
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 500), (500, 1), (2, 3000), (3000, 2), (7, 5), (640, 480)])
+@pytest.mark.parametrize("size", cases(__file__, "picture_sizes"))
 def test_crops_are_within_the_picture(size):
     with seeded(1):
         for _ in range(300):
@@ -63,7 +64,7 @@ def test_crops_are_within_the_picture(size):
             assert 0 <= top <= top + height <= size[1]
 
 
-@pytest.mark.parametrize("size", [(1, 400), (400, 1), (25, 25), (2000, 30), (1201, 899)])
+@pytest.mark.parametrize("size", cases(__file__, "picture_sizes"))
 def test_pictures_of_any_aspect_ratio_become_inputs(size):
     data = encode(Image.new("RGB", size, "green"), "JPEG")
     for seed in range(20):

@@ -41,8 +41,8 @@ def equal(first, second):
     )
 
 
-def test_training_batches_are_uint8_and_channels_last_and_the_same_from_another_process(data):
-    alone, other = batches(data, 0), batches(data, 1)
+def test_training_batches_are_uint8_and_channels_last_and_the_same_from_two_processes(data):
+    alone, other = batches(data, 0), batches(data, 2)
     assert equal(alone, other)
     for pixels, labels in (alone[0], other[0]):
         assert (pixels.shape, pixels.dtype, labels.dtype) == ((4, 3, 40, 40), torch.uint8, torch.int64)

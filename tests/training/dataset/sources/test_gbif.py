@@ -178,7 +178,7 @@ def test_keys_of_the_catalogue_of_life_are_left_out_of_a_whole_download(server, 
     with server.running() as url:
         records = [record(4001, speciesKey=key), record(4002, speciesKey="6SQ7R")]
         download = archive(tmp_path / "1.zip", records, [medium(4001, url), medium(4002, url, license="")])
-        run(Gbif(download=download, out=tmp_path / "data", license=NC, workers=1))
+        run(Gbif(download=download, out=tmp_path / "data", licenses=("cc-by", NC), license=NC, workers=1))
     taxa = json.loads((tmp_path / "data" / "taxa.json").read_text())["taxa"]
     assert [taxon.get("gbif_id") for taxon in taxa] == [None, None]
     licenses = pq.read_table(tmp_path / "data" / "manifest.parquet")["licence"].to_pylist()
@@ -210,9 +210,8 @@ def test_an_unpacked_archive_is_read_where_it_lies(tmp_path, monkeypatch):
     packed = listed(simple(tmp_path, "https://host"), monkeypatch)
     with zipfile.ZipFile(tmp_path / "download.zip") as stream:
         stream.extractall(tmp_path / "unpacked" / "inner")
-    assert listed(tmp_path / "unpacked", monkeypatch) == packed
-    assert listed(tmp_path / "unpacked" / "inner", monkeypatch) == packed
-    assert listed(tmp_path / "unpacked" / "inner" / "occurrence.txt", monkeypatch) == packed
+    for path in ("unpacked", "unpacked/inner", "unpacked/inner/occurrence.txt"):
+        assert listed(tmp_path / path, monkeypatch) == packed
 
 
 def unpacked(folder, text, replacement):
