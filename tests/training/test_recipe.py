@@ -128,7 +128,7 @@ def sizes_of(*flags):
     return pictures.picture_px, [side_px for _, side_px in pictures.progressive], pictures.serve_px
 
 
-@pytest.mark.parametrize(("epoch", "side"), [(0, 64), (4, 64), (5, 96), (8, 96), (9, 128), (50, 128)])
+@pytest.mark.parametrize(("epoch", "side"), cases(__file__, "sides"))
 def test_the_side_is_that_of_the_last_step_that_has_begun(epoch, side):
     assert side_at_epoch(STEPS, epoch) == side
 

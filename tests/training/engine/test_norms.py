@@ -92,10 +92,12 @@ def test_reestimation_gives_the_statistics_of_all_pictures_together_and_changes_
     freeze_norms(network)
     before, modes = weights_of(network), [module.training for module in network.modules()]
     batches = [(seed + 1) * make_pictures(size, seed) + seed for seed, size in enumerate((8, 8, 5))]
-    seen = {norm: [] for norm in norms_of(network)}
+    seen, learning = {norm: [] for norm in norms_of(network)}, set()
     for norm in seen:
         norm.register_forward_pre_hook(lambda module, inputs: seen[module].append(inputs[0].clone()))
+    network.register_forward_hook(lambda *_: learning.update(each for each in network.modules() if each.training))
     reestimate(network, iter(batches))
+    assert learning == {*seen}  # nothing is dropped
     for norm, inputs in seen.items():
         flat = torch.cat(inputs).double().transpose(0, 1).flatten(1)  # of each channel over all pictures
         assert torch.allclose(norm.running_mean, flat.mean(1).float(), rtol=1e-4, atol=1e-5)

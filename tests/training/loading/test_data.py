@@ -103,6 +103,8 @@ def test_training_labels_are_those_of_the_pictures(data, tmp_path):
     assert labels.tolist() == [int(manifest.labels[sample.row]) for sample in samples]
     for sample, label in zip(samples, one_hot(labels, 3), strict=True):
         assert caption(manifest, label) in manifest.path(sample.row).parent.name
+    repeats = loader.dataset.__getitems__([sample, sample._replace(repeat=1)])  # each is augmented in its own way
+    assert not torch.equal(repeats[0][0], repeats[1][0])
 
 
 def test_the_error_of_a_deleted_or_damaged_picture_is_one_sentence_that_names_it(tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from models.errors import DataError
+from tests.make import cases
 from tests.training.small import batches_of, command, write_things
 from training.dataset.manifest import Manifest
 from training.loading.augment import BatchMixer
@@ -78,16 +79,7 @@ def test_the_hash_is_that_of_the_list_wherever_the_folder_is(things, tmp_path):
     assert list_negatives(()).sha256 == ""
 
 
-@pytest.mark.parametrize(
-    ("folder", "lines", "problem"),
-    [
-        ("things", ["file,split", "000.png,fit"], "lacks the column path"),
-        ("things", ["path,split", "000.png,test"], "no picture without a plant"),
-        ("things", [], "lacks the column path"),
-        ("missing", [], "no such folder"),
-        ("empty", [], "no picture without a plant"),
-    ],
-)
+@pytest.mark.parametrize(("folder", "lines", "problem"), cases(__file__, "lists_without_pictures"))
 def test_what_gives_no_picture_is_one_clear_error(folder, lines, problem, tmp_path):
     write_list(write_things(tmp_path / "things", 1), *lines)
     (tmp_path / "empty").mkdir()
@@ -148,7 +140,7 @@ def test_a_sheet_of_a_batch_shows_them_too(data, things, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["mixup", "cutmix"])
-@pytest.mark.parametrize(("plants", "unknown", "others"), [(4, 2, 2), (1, 3, 0), (3, 0, 4), (5, 0, 0)])
+@pytest.mark.parametrize(("plants", "unknown", "others"), cases(__file__, "mixed"))
 def test_pictures_of_no_class_are_mixed_among_themselves_and_change_nothing_for_the_plants(
     plants, unknown, others, kind
 ):
