@@ -68,6 +68,8 @@ def test_the_pictures_are_in_the_shards(unpacked, streamed):
     assert rows(folder, PLACES) == rows(unpacked / "data", PLACES)
     assert verify(Verify(data=folder, workers=1)) == len(rows(folder))
     packed = Manifest(folder)
+    shards = packed.table["shard"].to_pylist()
+    assert shards == sorted(shards)  # neighbors in the manifest are neighbors on the disk
     originals = {row["picture_id"]: row["sha256"] for row in rows(unpacked / "data")}
     for row in packed.rows_of("test").tolist():  # as the service would get them
         assert packed.table["sha256"][row].as_py() == originals[packed.table["picture_id"][row].as_py()]
