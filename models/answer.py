@@ -139,26 +139,28 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     cutoffs = model.calibration.cutoffs or Cutoffs()
     weight_B = picture_weights(np.ones(len(logits_BO)) if plant_B is None else plant_B, cutoffs.plant)
     alone_BT = vision_BT = all_BT if allowed_T is None else probabilities(logits_BO, model, allowed_T)
+    num_used = len(np.unique(logits_BO[weight_B > 0], axis=0))  # a photograph that is sent twice says nothing new
+    together = model.for_pictures(num_used)
+    combined_O = combine_pictures(logits_BO, weight_B)
     place = None
     log_ratio_T = model.place.log_ratios(question.where) if model.place and question.where else None
     if model.place is not None and log_ratio_T is not None:
         rule = model.place.rule
-        vision_T = probabilities(combine_pictures(logits_BO, weight_B), model, allowed_T)
-        place = PlaceNote(vision_T, np.exp(rule.log_factors(log_ratio_T)))
-        logits_BO = add_place(logits_BO, log_ratio_T, rule, model)
+        place = PlaceNote(probabilities(combined_O, together, allowed_T), np.exp(rule.log_factors(log_ratio_T)))
+        combined_O = add_place(combined_O, log_ratio_T, rule, together)
+        placed_BO = add_place(logits_BO, log_ratio_T, rule, model)
         model = model.with_place(model.place)
-        alone_BT = probabilities(logits_BO, model, allowed_T)
-    combined_O = combine_pictures(logits_BO, weight_B)
-    taxa_T = probabilities(combined_O, model, allowed_T)
-    plant_N = _weighted(plant_B, weight_B)
+        together = model.for_pictures(num_used)
+        alone_BT = probabilities(placed_BO, model, allowed_T)
+    taxa_T = probabilities(combined_O, together, allowed_T)
     names = best_names(taxa_T[None], model.taxonomy)
     discarded = None
     if allowed_T is not None:
-        all_T = probabilities(combined_O, model)
+        all_T = probabilities(combined_O, together)
         discarded = min(float(all_T[~allowed_T].sum()), 1.0)
         names = of_choice(names, all_T, allowed_T, model.taxonomy)
-    scores = Scores(*names, plant_N, _weighted(familiar_B, weight_B), None)
-    verdict = explain(scores, decide(scores, model), taxa_T, model)
+    scores = Scores(*names, _weighted(plant_B, weight_B), _weighted(familiar_B, weight_B), None)
+    verdict = explain(scores, decide(scores, together), taxa_T, together)
     if discarded is not None:
         verdict = with_choice(verdict, discarded)
     if place is not None and model.place is not None and question.where is not None and verdict.rank == "species":
@@ -175,7 +177,7 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         genera=best_groups(taxa_T, model.taxonomy.genera, question.top_k),
         families=best_groups(taxa_T, model.taxonomy.families, question.top_k),
         pictures=_by_picture(alone_BT, weight_B, plant_B, places, model.taxonomy),
-        plant_score=None if plant_N is None else float(plant_N[0]),
+        plant_score=None if scores.plant_N is None else float(scores.plant_N[0]),
         candidates=candidates,
         discarded_mass=discarded,
         place=place,

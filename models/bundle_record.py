@@ -1,11 +1,11 @@
-"""The records of `bundle.json`, and the reader of formats 2 to 5. `models/bundle.py` verifies the files.
+"""The records of `bundle.json`, and the reader of formats 2 to 6. `models/bundle.py` verifies the files.
 
 The rule for changes: a field that an older reader cannot ignore, because answers would differ without it, raises the
 format version. A field that it can ignore is added with a default, and the version stays. Readers therefore ignore
 unknown fields of these records, and name them in `Bundle.warnings`. Format 3 is format 2 with the precision bf16, which
 names the file of fp32; format 4 also has names in several languages and POWO ids in `taxa.json`; format 5 has a
-familiarity that was fitted on unknown plants, or limits for taxa that are often mistaken. A bundle without these has
-format 2. In `input`, `thresholds` and the other JSON files
+familiarity that was fitted on unknown plants, or limits for taxa that are often mistaken; format 6 has rules for
+several pictures together. A bundle without these has format 2. In `input`, `thresholds` and the other JSON files
 every field changes answers: any new field there raises the version, and an unknown one is an error.
 """
 
@@ -20,6 +20,7 @@ from models.errors import BotanifyError, BundleError
 from models.place import PlaceRule
 from models.preprocess import InputSpec
 from models.ranking import MistakenTaxa, Promises, Thresholds
+from models.scoring import JointRule
 from models.taxonomy import Taxonomy
 
 Precision = Literal["fp32", "fp16", "bf16"]
@@ -98,6 +99,8 @@ class NetworkFile(msgspec.Struct, frozen=True):
     """How place changes its scores; None without the part `place`, or if place does not help this network."""
     mistaken: MistakenTaxa | None = None
     """Taxa with a species threshold, a promise and candidate sets of their own."""
+    joint: Annotated[tuple[JointRule, ...], _FEW] = ()
+    """What holds for several pictures of one plant together, ascending by their number."""
 
     def measured(self, kind: CoverageKind, coverage: float) -> MeasuredCoverage | None:
         """Returns what was measured for a coverage, or None."""
@@ -187,15 +190,19 @@ FORMAT_VERSION: Final = 2
 BF16_FORMAT_VERSION: Final = 3
 NAMES_FORMAT_VERSION: Final = 4
 """What is written for a bundle with names by language or POWO ids."""
-NEWEST_FORMAT_VERSION: Final = 5
+KNOWN_FORMAT_VERSION: Final = 5
 """What is written for a bundle whose familiarity was fitted on unknown plants, or with taxa that are often mistaken."""
+NEWEST_FORMAT_VERSION: Final = 6
+"""What is written for a bundle with rules for several pictures."""
 
 
 def format_of(record: BundleRecord, taxonomy: Taxonomy, tables: Iterable[Calibration]) -> int:
     """Returns the oldest format that holds a bundle with these tables, so that older readers read it if they can."""
     networks = record.networks.values()
-    if any(each.known_head for each in tables) or any(network.mistaken for network in networks):
+    if any(network.joint for network in networks):
         return NEWEST_FORMAT_VERSION
+    if any(each.known_head for each in tables) or any(network.mistaken for network in networks):
+        return KNOWN_FORMAT_VERSION
     if any(taxon.names or taxon.powo_id for taxon in taxonomy.taxa):
         return NAMES_FORMAT_VERSION
     has_bf16 = "bf16" in {*record.networks, *record.left_out}

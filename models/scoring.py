@@ -7,7 +7,7 @@ Letters in names: B pictures of one plant, N pictures or plants, F features, O o
 """
 
 from functools import cached_property
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from models.ranking import (
     BestNames,
     Floats,
     MistakenTaxa,
+    Probability,
     Promise,
     Promises,
     Rank,
@@ -43,6 +44,25 @@ LIKELIER_OUTSIDE: Final = 0.5
 """Probability of the taxa that are not allowed from which a person is told that the plant may be one of them."""
 
 
+class JointRule(msgspec.Struct, frozen=True):
+    """What was fitted on several pictures of one plant together, whose logits and familiarity are averaged.
+
+    Each further picture is further evidence: the temperature falls with their number, and the mean familiarity of known
+    and of unknown plants overlap less.
+    """
+
+    num_pictures: Annotated[int, msgspec.Meta(ge=2)]
+    """The rule holds from this number on, up to that of the next rule."""
+    temperature: Annotated[float, msgspec.Meta(ge=0.01, le=100.0)]
+    thresholds: Thresholds
+    familiar: Probability
+    """Least mean familiarity of a plant that the network knows."""
+    promises: Promises = Promises()
+    of_one_plant: bool = False
+    """Whether the pictures of each group showed one plant. Otherwise they showed plants of one taxon, which resemble
+    each other less, so that the scores of pictures of one plant come out too high."""
+
+
 class AnswerModel(msgspec.Struct, frozen=True, dict=True):
     """What turns the outputs of one network file into answers."""
 
@@ -61,6 +81,8 @@ class AnswerModel(msgspec.Struct, frozen=True, dict=True):
     """Position of a taxon -> positions of the taxa that it is often taken for."""
     mistaken: MistakenTaxa | None = None
     """Taxa with a species threshold, a promise and candidate sets of their own; None if no taxon has these."""
+    joint: tuple[JointRule, ...] = ()
+    """What holds for several pictures, ascending; without any, they are answered like one picture."""
 
     @cached_property
     def is_mistaken(self) -> Flags:
@@ -93,13 +115,33 @@ class AnswerModel(msgspec.Struct, frozen=True, dict=True):
             return np.zeros(0, np.intp)
         return candidate_set(table, taxa_BT, coverage, kind, None if other is None else (other, self.is_mistaken))
 
+    def for_pictures(self, number: int) -> "AnswerModel":
+        """Returns the model for so many pictures of one plant together."""
+        rule = next((each for each in reversed(self.joint) if each.num_pictures <= number), None)
+        if rule is None:
+            return self
+        cutoffs = replace(self.calibration.cutoffs or Cutoffs(), familiar=rule.familiar)
+        return replace(self._with_rule(rule), calibration=replace(self.calibration, cutoffs=cutoffs))
+
     def with_place(self, place: PlaceModel) -> "AnswerModel":
         """Returns the model with what was fitted with places, for logits to which `add_place` has added one.
 
-        That was fitted on plants of all taxa. Those that are often mistaken keep their limit where it is stricter, and
-        nothing is proved about their names.
+        Several pictures keep their thresholds, and nothing is proved about their names.
         """
-        rule = place.rule
+        change = place.rule.temperature / self.temperature
+        return replace(
+            self._with_rule(place.rule),
+            calibration=replace(self.calibration, conformal=place.conformal, conformal_mistaken=None),
+            joint=tuple(
+                replace(each, temperature=each.temperature * change, promises=Promises()) for each in self.joint
+            ),
+        )
+
+    def _with_rule(self, rule: PlaceRule | JointRule) -> "AnswerModel":
+        """Returns the model with a rule that was fitted on plants of all taxa.
+
+        Those that are often mistaken keep their limit where it is stricter, and nothing is proved about their names.
+        """
         mistaken = self.mistaken
         if mistaken is not None:
             mistaken = MistakenTaxa(mistaken.taxon_ids, max(mistaken.threshold, rule.thresholds.species))
@@ -108,7 +150,6 @@ class AnswerModel(msgspec.Struct, frozen=True, dict=True):
             temperature=rule.temperature,
             thresholds=rule.thresholds,
             promises=rule.promises,
-            calibration=replace(self.calibration, conformal=place.conformal, conformal_mistaken=None),
             mistaken=mistaken,
         )
 

@@ -138,8 +138,13 @@ def familiar_cutoff(known_N: Floats, left_out_N: Floats) -> float:
     """
     if not len(left_out_N):
         return cutoff(known_N)
-    stops = np.nextafter(np.quantile(left_out_N, 1 - MOST_LEFT_OUT, method="higher"), np.inf)
-    return float(np.clip(stops, cutoff(known_N), np.quantile(known_N, 1 - LEAST_KEPT, method="lower")))
+    most = np.quantile(known_N, 1 - LEAST_KEPT, method="lower")
+    return float(np.clip(left_out_cutoff(left_out_N), cutoff(known_N), most))
+
+
+def left_out_cutoff(left_out_N: Floats) -> float:
+    """Returns the least familiarity that stops 90 % of the plants whose taxon was left out."""
+    return float(np.nextafter(np.quantile(left_out_N, 1 - MOST_LEFT_OUT, method="higher"), np.inf))
 
 
 class HeadInputs(Columns, frozen=True):

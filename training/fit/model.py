@@ -6,6 +6,7 @@ Letters in names: N calibration plants, one picture each; M other pictures; T ta
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -18,8 +19,8 @@ from models.figures import metric, rejection_figures
 from models.metrics import Whole, share
 from models.outputs import ComputedRows, Outputs, Predictions
 from models.preprocess import InputSpec
-from models.ranking import Floats, Rank
-from models.scoring import AnswerModel, decide
+from models.ranking import RANKS, Floats, Rank
+from models.scoring import AnswerModel, JointRule, decide
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.fit.heads import (
@@ -30,11 +31,23 @@ from training.fit.heads import (
     familiar_cutoff,
     fit_features,
     fit_head,
+    left_out_cutoff,
 )
-from training.fit.names import FittedThresholds, fit_temperature, fit_thresholds, look_alikes, mistaken_taxa
+from training.fit.names import (
+    JOINT_RISK,
+    MIN_NAMED,
+    FittedThresholds,
+    fit_temperature,
+    fit_thresholds,
+    look_alikes,
+    mistaken_taxa,
+)
 from training.fit.pictures import PictureFiles, Pictures, one_picture_each, pictures_of
 from training.fit.place import PlaceData, fit_place, place_data
 from training.fit.unknown_plants import UnknownFiles, UnknownPlants, drawn_among
+
+JOINT_SIZES: Final = (2, 3, 4)
+"""Numbers of pictures that rules are fitted for; the last one also holds for more."""
 
 
 class PictureSets(msgspec.Struct, frozen=True):
@@ -149,13 +162,10 @@ def fit_model(run: Callable[..., Outputs], sets: PictureSets, given: Mapping[Ran
     kept_N = heads.keeps(known)
 
     # The score from which a name is given: among known plants that are kept, and strangers that are taken for such.
-    named = known.subset(kept_N)
+    named = heads.named(known)
     strangers = None
     if heads.unknown is not None and heads.others is not None:
-        kept_M = heads.keeps(heads.others)
-        strangers = heads.unknown, kept_M
-        drawn_M = drawn_among(heads.unknown.names, len(kept_N))
-        named = Predictions.join((named, heads.others.subset(drawn_M & kept_M)))
+        strangers = heads.unknown, heads.keeps(heads.others)
     mistaken_T = np.zeros(len(taxonomy.taxa), dtype=bool)
     if (sets.heads or sets.negatives or sets.unknown) and "species" not in given:
         mistaken_T = mistaken_taxa(heads.validated, known, len(taxonomy.taxa))
@@ -193,6 +203,7 @@ def fit_model(run: Callable[..., Outputs], sets: PictureSets, given: Mapping[Ran
         look_alikes=look_alikes(known, taxonomy),
         mistaken=thresholds.of_mistaken(taxonomy.taxa, mistaken_T),
     )
+    model = replace(model, joint=tuple(fit_joint(outputs, heads, model, fit_names)))
     return Fitted(model, thresholds, tuple(_metrics(run, sets, heads, model)), place_top1)
 
 
@@ -219,6 +230,14 @@ class Heads(msgspec.Struct, frozen=True):
         assert cutoffs is not None
         kept_N = np.asarray(_familiarity(found) >= cutoffs.familiar)
         return kept_N if found.plant_N is None else kept_N & (found.plant_N >= cutoffs.plant)
+
+    def named(self, known: Predictions) -> Predictions:
+        """Returns the plants that thresholds are fitted on: those that are kept, and strangers for every fourth one."""
+        named = known.subset(self.keeps(known))
+        if self.unknown is None or self.others is None:
+            return named
+        drawn_M = drawn_among(self.unknown.names, len(known.rows))
+        return Predictions.join((named, self.others.subset(drawn_M & self.keeps(self.others))))
 
 
 def fit_heads(
@@ -248,6 +267,81 @@ def fit_heads(
     known = seen.judge(known, tables)
     cutoffs = Cutoffs(0.0 if plant is None else plant.cutoff, familiar_cutoff(_familiarity(known), judged_M))
     return Heads(replace(tables, cutoffs=cutoffs), plant, known, validated, unknown, others)
+
+
+def fit_joint(
+    outputs: Outputs, heads: Heads, model: AnswerModel, fit_names: Callable[..., FittedThresholds]
+) -> Iterator[JointRule]:
+    """Fits a rule for each number of pictures, on groups of calibration pictures that share none.
+
+    They are of one plant if the data have enough, else of one taxon, and those of strangers are of one genus. Where too
+    few groups get a name of a rank, its threshold is that of fewer pictures, and nothing is proved.
+    """
+    alone = outputs.score(model)
+    alone = HeadInputs.of(alone, outputs).judge(alone, heads.tables)
+    thresholds = model.thresholds
+    cutoffs = heads.tables.cutoffs
+    assert cutoffs is not None
+    for number in JOINT_SIZES:
+        groups_GB = groups_of(outputs.plants, number)
+        of_one_plant = len(groups_GB) >= MIN_NAMED
+        if not of_one_plant:
+            groups_GB = groups_of(alone.taxon_labels_N, number)
+        if len(groups_GB) < MIN_NAMED:
+            return
+        together = means(outputs, groups_GB)
+        rule = AnswerModel(model.taxonomy, fit_temperature(together, model.taxonomy))
+        known = with_mean_scores(together.score(rule), alone, groups_GB)
+        unknown = None
+        others = None
+        if heads.unknown is not None and heads.others is not None:
+            groups_GB = groups_of(heads.unknown.names.group_M, number)
+            unknown = UnknownPlants(
+                means(heads.unknown.outputs, groups_GB), heads.unknown.names.subset(groups_GB[:, 0])
+            )
+            others = with_mean_scores(unknown.predictions(rule), heads.others, groups_GB)
+            far_M = _familiarity(others)[~unknown.names.near_M]
+            if len(far_M):
+                cutoffs = replace(cutoffs, familiar=min(cutoffs.familiar, left_out_cutoff(far_M)))
+        tables = replace(heads.tables, cutoffs=cutoffs)
+        judged = Heads(tables, heads.plant, known, heads.validated, unknown, others)
+        fitted = fit_names(judged.named(known).rank_scores, max_risk=JOINT_RISK)
+        enough = {
+            rank: getattr(fitted.thresholds, rank) for rank in RANKS if getattr(fitted, rank).num_named >= MIN_NAMED
+        }
+        thresholds = replace(thresholds, **enough)
+        yield JointRule(number, rule.temperature, thresholds, cutoffs.familiar, fitted.promises, of_one_plant)
+
+
+def groups_of(keys_N: Whole, number: int) -> Whole:
+    """Draws groups of so many pictures that share a key, none in two; returns positions, shape (num_groups, number)."""
+    random_N = np.random.default_rng(0).permutation(len(keys_N))
+    sorted_N = random_N[np.argsort(keys_N[random_N], kind="stable")]
+    _, first, counts = np.unique(keys_N[sorted_N], return_index=True, return_counts=True)
+    at_N = np.arange(len(sorted_N)) - np.repeat(first, counts)
+    return sorted_N[at_N < np.repeat(counts - counts % number, counts)].reshape(-1, number)
+
+
+def means(outputs: Outputs, groups_GB: Whole) -> Outputs:
+    """Returns the mean logits of each group; they are read as they are needed."""
+    num_outputs = outputs.logits.shape[1]
+
+    def read(chosen: slice | Whole) -> Floats:
+        some = groups_GB[chosen]
+        return np.asarray(outputs.logits[some.ravel()].reshape(*some.shape, num_outputs).mean(axis=1))
+
+    firsts = groups_GB[:, 0]
+    return Outputs(
+        ComputedRows((len(groups_GB), num_outputs), read), labels=outputs.labels[firsts], rows=outputs.rows[firsts]
+    )
+
+
+def with_mean_scores(found: Predictions, alone: Predictions, groups_GB: Whole) -> Predictions:
+    """Returns the scores of groups with how sure their pictures are, in the mean, to show a plant and a known one."""
+    plant_N, familiar_N = (
+        None if each is None else each[groups_GB].mean(axis=1) for each in (alone.plant_N, alone.familiar_N)
+    )
+    return replace(found, plant_N=plant_N, familiar_N=familiar_N)
 
 
 def _metrics(run: Callable[..., Outputs], sets: PictureSets, heads: Heads, model: AnswerModel) -> Iterator[Metric]:

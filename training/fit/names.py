@@ -42,6 +42,8 @@ MOST_PICTURES: Final = 20_000
 """Pictures that the temperature is fitted on at most: one number needs no more, and all 89,000 take minutes."""
 _TOLERANCE: Final = 1e-8  # of the logarithm; a minimum cannot be told more exactly from values in double precision
 MAX_RISK: Final = 0.05
+JOINT_RISK: Final = 0.025
+"""For several pictures together, whose names can be surer at no cost: nearly all plants get one all the same."""
 CONFIDENCE: Final = 0.95
 MIN_NAMED: Final = 300
 """Named plants below which no promise is made; of 300, at most 8 (2.7 %) may be wrong."""
@@ -178,6 +180,7 @@ def fit_thresholds(
     mistaken_N: Flags | None = None,
     *,
     proves: bool = True,
+    max_risk: float = MAX_RISK,
 ) -> FittedThresholds:
     """Fits the thresholds of all ranks, each on the plants that no finer rank names.
 
@@ -197,11 +200,11 @@ def fit_thresholds(
     left_N = np.ones(len(scores["species"].score_N), dtype=bool)
     found: dict[str, FittedThreshold] = {}
     if mistaken_N is not None and mistaken_N.any() and "species" not in fixed:
-        found["mistaken"] = fit_threshold(scores["species"].subset(mistaken_N))
+        found["mistaken"] = fit_threshold(scores["species"].subset(mistaken_N), max_risk)
         left_N = ~mistaken_N
     for rank in RANKS:
         own = scores[rank].subset(left_N)
-        found[rank] = _without_promise(own, fixed[rank]) if rank in fixed else fit_threshold(own)
+        found[rank] = _without_promise(own, fixed[rank]) if rank in fixed else fit_threshold(own, max_risk)
         left_N &= ~named(scores[rank].score_N, found[rank].threshold)
         if rank == "species" and mistaken_N is not None and "mistaken" in found:
             left_N |= mistaken_N & ~named(scores["species"].score_N, found["mistaken"].threshold)
@@ -210,13 +213,13 @@ def fit_thresholds(
     return FittedThresholds(num_plants=len(left_N), **found)
 
 
-def fit_threshold(scores: RankScores) -> FittedThreshold:
+def fit_threshold(scores: RankScores, max_risk: float = MAX_RISK) -> FittedThreshold:
     """Finds the loosest threshold that keeps the promise, or else the empirical one.
 
     The tests start at the first threshold that names at least 300 plants and end with the first that fails. No
     correction for many tests is needed: an error means that the first threshold of the sequence whose risk is above
-    5 % passes, and one test does so in at most 5 % of all draws. For that the order must not depend on labels. The
-    grid is fixed, and the start depends on scores alone: given the scores, wrong names are independent with unequal
+    `max_risk` passes, and one test does so in at most 5 % of all draws. For that the order must not depend on labels.
+    The grid is fixed, and the start depends on scores alone: given the scores, wrong names are independent with unequal
     probabilities, and the chance of few of them is at most the binomial one with their mean (Hoeffding 1956). The test
     therefore holds for the mean risk at the scores of the calibration plants, those that no finer rank names.
 
@@ -231,12 +234,12 @@ def fit_threshold(scores: RankScores) -> FittedThreshold:
     named_G = len(ascending) - below_G
     wrong_G = wrong_below[-1] - wrong_below[below_G]
     tested_G = named_G >= MIN_NAMED
-    failed_G = tested_G & (binom.cdf(wrong_G, named_G, MAX_RISK) > 1 - CONFIDENCE)
+    failed_G = tested_G & (binom.cdf(wrong_G, named_G, max_risk) > 1 - CONFIDENCE)
     passed = np.flatnonzero(tested_G & (np.cumsum(failed_G) == 0))
     if len(passed):
         fitted = _without_promise(scores, GRID[passed[-1]])
-        return replace(fitted, promise=Promise(MAX_RISK, CONFIDENCE, fitted.num_named, fitted.num_wrong))
-    holding = np.flatnonzero((named_G >= LEAST_NAMED) & (wrong_G <= MAX_RISK * named_G))
+        return replace(fitted, promise=Promise(max_risk, CONFIDENCE, fitted.num_named, fitted.num_wrong))
+    holding = np.flatnonzero((named_G >= LEAST_NAMED) & (wrong_G <= max_risk * named_G))
     if len(holding):
         return _without_promise(scores, GRID[holding[-1]])
     unfitted = _without_promise(scores, UNFITTED)
