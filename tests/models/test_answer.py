@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -15,8 +15,8 @@ from models.calibration import (
     LogisticHead,
     conformal_table_of,
 )
-from models.ranking import MistakenTaxa, Promise, Promises, Thresholds
-from models.scoring import AnswerModel, picture_weights
+from models.ranking import RANKS, MistakenTaxa, Promise, Promises, Thresholds, output_probabilities
+from models.scoring import AnswerModel, JointRule, picture_weights
 from tests.make import from_table
 from tests.models.tiny import WOOD, common_only, conformal_table, species, taxonomy_of
 
@@ -105,6 +105,52 @@ def test_weights_sum_to_1_and_rise_with_the_plant_score(scores, cutoff):
 
 def test_a_picture_at_the_cutoff_keeps_its_weight():
     np.testing.assert_allclose(picture_weights(np.array([0.5, 1.0]), 0.5), [1 / 3, 2 / 3])
+
+
+JOINT = tuple(JointRule(number, 1.3 / number, Thresholds(0.6, 0.6, 0.6), 0.0) for number in (2, 3, 4))
+
+
+@given(seed=st.integers(0, 2**32 - 1), num_pictures=st.integers(2, 5))
+def test_the_mean_of_several_pictures_has_its_own_temperature_and_thresholds(seed, num_pictures):
+    logits, features = some_pictures(seed, num_pictures)
+    features[:] = features[0]  # so that each has the same weight
+    model = some_model(joint=JOINT, thresholds=Thresholds(1, 1, 1))
+    answer = answer_about((logits, features), model, top_k=NUM_TAXA)
+    expected = output_probabilities(logits.mean(axis=0), 1.3 / min(num_pictures, 4))
+    assert scores_of(answer) == pytest.approx(
+        {taxon.taxon_id: score for taxon, score in zip(TAXONOMY.taxa, expected, strict=True)}, abs=1e-5
+    )
+    assert (answer.verdict.rank == "species") == (expected.max() >= 0.6)
+    alone = output_probabilities(logits, 1.3).max(axis=1)
+    assert [picture.taxa[0].score for picture in answer.pictures] == pytest.approx(alone, abs=1e-5)
+
+
+@settings(max_examples=200)
+@given(seed=st.integers(0, 2**32 - 1), repeats=st.integers(2, 5), noise=st.sampled_from([0, 1e-3]))
+def test_one_more_photograph_of_the_same_output_never_lowers_the_verdict(seed, repeats, noise):
+    logits, features = some_pictures(seed, 1)
+    model = some_model(joint=JOINT, thresholds=Thresholds(0.6, 0.6, 0.6))
+    alone = answer_about((logits, features), model)
+    first = alone.taxa[0].taxon  # where another genus is likelier than that of the likeliest taxon, its share may fall
+    assume((alone.genera[0].name, alone.families[0].name) == (first.genus, first.family))
+    further = logits + noise * np.arange(repeats, dtype=np.float32)[:, None] * np.eye(1, NUM_TAXA, dtype=np.float32)
+    verdicts = [
+        answer_about((further[:number], np.repeat(features, number, axis=0)), model).verdict
+        for number in range(1, repeats + 1)
+    ]
+    ranks = [[*RANKS, "uncertain"].index(verdict.rank) for verdict in verdicts]
+    assert ranks == sorted(ranks, reverse=True)
+    of_species = [verdict.score for verdict in verdicts if verdict.rank == "species"]
+    assert of_species == pytest.approx(sorted(of_species), abs=2e-3)  # the noise
+
+
+def test_a_photograph_that_is_sent_twice_says_nothing_new():
+    logits, features = some_pictures(1, 1)
+    once, twice = (
+        answer_about((np.repeat(logits, number, axis=0), np.repeat(features, number, axis=0)), some_model(joint=JOINT))
+        for number in (1, 2)
+    )
+    assert (scores_of(twice), twice.verdict) == (pytest.approx(scores_of(once)), once.verdict)
 
 
 def test_pictures_without_any_plant_score_weigh_the_same():

@@ -9,12 +9,14 @@ from models.bundle_record import (
     BF16_FORMAT_VERSION,
     FORMAT_VERSION,
     NAMES_FORMAT_VERSION,
+    NEWEST_FORMAT_VERSION,
     FailedNetwork,
     NetworkFile,
 )
 from models.calibration import CALIBRATION_FILE, Calibration, LogisticHead, write_calibration
 from models.errors import BundleError
-from models.ranking import MistakenTaxa
+from models.ranking import MistakenTaxa, Thresholds
+from models.scoring import JointRule
 from tests.make import from_table
 from tests.models.test_bundle import edit
 from tests.models.tiny import TAXONOMY, bundle_record, seal_tiny
@@ -77,6 +79,18 @@ def test_only_a_bundle_that_saw_strangers_or_has_limits_for_some_taxa_has_format
     assert seal_tiny(tmp_path / "head", network_file, record=record, more_files=more).record.format_version == 5
 
 
+def test_a_bundle_with_rules_for_several_pictures_has_format_6(tmp_path, network_file):
+    rules = tuple(JointRule(number, 1 / number, Thresholds(species=0.8), 0.3) for number in (2, 4))
+    record = bundle_record(networks={"fp32": replace(bundle_record().networks["fp32"], joint=rules)})
+    found = seal_tiny(tmp_path / "bundle", network_file, record=record)
+    model = found.answer_model("fp32")
+    assert found.record.format_version == NEWEST_FORMAT_VERSION
+    temperatures = [model.for_pictures(number).temperature for number in (1, 2, 3, 4, 5)]
+    assert temperatures == [model.temperature, 1 / 2, 1 / 2, 1 / 4, 1 / 4]
+    of_two = model.for_pictures(2)
+    assert (of_two.thresholds, of_two.calibration.cutoffs.familiar) == (rules[0].thresholds, 0.3)
+
+
 def test_limits_for_a_taxon_that_the_bundle_lacks_are_refused(tmp_path, network_file):
     single = bundle_record().networks["fp32"]
     record = bundle_record(networks={"fp32": replace(single, mistaken=MistakenTaxa(("unheard-of",), 0.9))})
@@ -98,7 +112,7 @@ def test_other_format_is_named_before_anything_in_it_is_read(sealed, version, re
     with pytest.raises(BundleError, match="has another bundle format") as caught:
         load_bundle(sealed)
     message = str(caught.value)
-    assert "expected format 2 to 5" in message
+    assert "expected format 2 to 6" in message
     assert message.rpartition(": ")[2].startswith(remedy)
     assert "damage" not in message
 

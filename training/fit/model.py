@@ -275,7 +275,8 @@ def fit_joint(
     """Fits a rule for each number of pictures, on groups of calibration pictures that share none.
 
     They are of one plant if the data have enough, else of one taxon, and those of strangers are of one genus. Where too
-    few groups get a name of a rank, its threshold is that of fewer pictures, and nothing is proved.
+    few groups get a name of a rank, its threshold is that of fewer pictures, and nothing is proved. Pictures add up to
+    no more than independent ones would, whose logits are summed: groups without an error would have any confidence.
     """
     alone = outputs.score(model)
     alone = HeadInputs.of(alone, outputs).judge(alone, heads.tables)
@@ -290,7 +291,8 @@ def fit_joint(
         if len(groups_GB) < MIN_NAMED:
             return
         together = means(outputs, groups_GB)
-        rule = AnswerModel(model.taxonomy, fit_temperature(together, model.taxonomy))
+        temperature = max(fit_temperature(together, model.taxonomy), model.temperature / number)
+        rule = AnswerModel(model.taxonomy, temperature)
         known = with_mean_scores(together.score(rule), alone, groups_GB)
         unknown = None
         others = None

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from models.answer import Question, answer_plant
 from models.outputs import Outputs
@@ -24,6 +25,7 @@ from tests.training.fit.drawn_outputs import (
     on_disk,
 )
 from tests.training.small import make_taxonomy
+from training.fit.model import fit_model, groups_of
 from training.fit.names import (
     fit_temperature,
     plants_drawn,
@@ -212,3 +214,37 @@ def test_tables_of_outputs_on_disk_are_the_plain_ones(fitted, tmp_path, monkeypa
         for field in tables[0].__struct_fields__:
             found, expected = (getattr(table, field) for table in tables)
             assert found == pytest.approx(expected, rel=1e-4, abs=1e-5), f"{name} {field}"
+
+
+# ---- several pictures
+
+
+def test_independent_pictures_add_up():
+    """The drawn logits are log-likelihoods, so that those of n pictures are their sum, n times their mean."""
+    sets = drawn_sets(with_negatives=False, calibration=Drawn(draw_plants(60, seed=1)), plants=np.arange(1200))
+    model = fit_model(lambda pictures, **_: pictures.outputs, sets, {}).model
+    assert [rule.num_pictures for rule in model.joint] == [2, 3, 4]
+    ratios = [model.temperature / rule.temperature for rule in model.joint]
+    assert ratios == pytest.approx([2, 3, 4], rel=0.2)
+    assert ratios[2] == pytest.approx(4), "no group of four is mistaken, which proves no more than independence"
+    assert not any(rule.of_one_plant for rule in model.joint)
+
+
+def test_groups_are_of_one_plant_where_there_are_enough_and_share_no_picture():
+    plants = np.arange(1200) // 2  # two pictures of each
+    sets = drawn_sets(
+        with_negatives=False,
+        calibration=Drawn(replace(draw_plants(60, seed=1), plants=plants)),
+        plants=np.arange(0, 1200, 2),
+    )
+    found = fit_model(lambda pictures, **_: pictures.outputs, sets, {}).model.joint
+    assert [rule.of_one_plant for rule in found] == [True, False, False]
+    keys = np.array([5, 7, 5, 5, 7, 5, 9])
+    groups = groups_of(keys, 2)
+    assert sorted(groups.ravel().tolist()) == [0, 1, 2, 3, 4, 5]
+    assert (keys[groups] == keys[groups[:, :1]]).all()
+
+
+def test_too_few_groups_have_no_rule():
+    sets = drawn_sets(with_negatives=False)  # 800 pictures: 266 groups of three
+    assert [rule.num_pictures for rule in fit_drawn(sets).model.joint] == [2]
