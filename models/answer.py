@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from models.arrays import Doubles, Flags
 from models.calibration import CoverageKind, Cutoffs
 from models.explanation import explain, what_place_decided, with_choice, with_look_alikes
-from models.harmful import HARMFUL_GENERA, LARGEST_LEFT_OUT, HarmfulGenus
+from models.harmful import LARGEST_LEFT_OUT, LIKELY, Harm, harms_of
 from models.place import Where
 from models.ranking import (
     Floats,
@@ -90,11 +90,14 @@ class PictureAnswer(msgspec.Struct, frozen=True):
 
 
 class PossibleHarm(msgspec.Struct, frozen=True):
-    """A harmful genus that the plant may belong to."""
+    """A grave harm that cannot be ruled out."""
 
-    genus: HarmfulGenus
+    harm: Harm
+    """That of its most likely taxon."""
     score: float
-    """Its probability, by all pictures together or by one alone, whichever is higher."""
+    """Probability of all taxa that harm so, by all pictures together or by one alone, whichever is higher."""
+    is_likely: bool
+    """Whether it is to be told above every name."""
     taxon: RankedTaxon
     """Its most likely taxon."""
 
@@ -119,8 +122,8 @@ class PlantAnswer(msgspec.Struct, frozen=True):
     """Taxa that the species of the verdict is often taken for on calibration plants, the most likely first; without
     those that the client ruled out."""
     harmful: list[PossibleHarm] = []
-    """Harmful genera that are likely, or have a taxon among the candidates or the look-alikes; empty where the verdict
-    is that there is no plant."""
+    """Grave harms whose taxa have more than 0.02, or one of which is a candidate or a look-alike; empty where the
+    verdict is that there is no plant."""
 
 
 def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, question: Question) -> PlantAnswer:
@@ -212,7 +215,7 @@ def _possible_harm(
     look_alikes: list[RankedTaxon],
     taxonomy: Taxonomy,
 ) -> list[PossibleHarm]:
-    """Returns the harmful genera that the plant may belong to.
+    """Returns the grave harms that cannot be ruled out.
 
     Args:
         scores_BT: Probabilities on all pictures together, then on each picture that counts.
@@ -223,16 +226,16 @@ def _possible_harm(
     """
     if verdict.rank == "not_a_plant":
         return []
-    listed = {each.taxon.genus for each in [*look_alikes, *(candidates.taxa if candidates is not None else [])]}
+    listed = [*look_alikes, *(candidates.taxa if candidates is not None else [])]
+    is_listed_T = np.isin(np.arange(len(taxonomy.taxa)), [taxonomy.position_of[each.taxon.taxon_id] for each in listed])
     found: list[PossibleHarm] = []
-    names = taxonomy.genera.names
-    for genus in (each for each in HARMFUL_GENERA if each.name in names):
-        at = np.flatnonzero(taxonomy.genera.of_taxon == names.index(genus.name))
-        score = float(scores_BT[:, at].sum(axis=1).max())
-        if score > LARGEST_LEFT_OUT or genus.name in listed:
-            best = at[scores_BT[:, at].max(axis=0).argmax()]
-            taxon = RankedTaxon(taxonomy.taxa[best], float(scores_BT[0, best]))
-            found.append(PossibleHarm(genus, min(score, 1.0), taxon))
+    for kind, grave_T in taxonomy.grave_harms.items():
+        score = float(np.minimum(scores_BT @ grave_T, 1.0).max())
+        if score > LARGEST_LEFT_OUT or (grave_T & is_listed_T).any():
+            best = int(np.where(grave_T, scores_BT.max(axis=0), -1.0).argmax())
+            taxon = taxonomy.taxa[best]
+            harm = next(each for each in harms_of(taxon.scientific_name, taxon.genus) if each.kind == kind)
+            found.append(PossibleHarm(harm, score, score >= LIKELY, RankedTaxon(taxon, float(scores_BT[0, best]))))
     return found
 
 

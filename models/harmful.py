@@ -1,32 +1,58 @@
-"""Genera that harm people who touch them: no verdict leaves one out while it is likely (`models/ranking.py`)."""
+"""Plants that harm people who touch or eat them: the table `harmful.csv`, and how likely one must be to be told.
 
-from typing import Final, Literal
+The table is from handbooks and lists of poison centers. Two people wrote it without each other, and what only one of
+them wrote is left out. A row of a species counts in place of that of its genus. No verdict leaves out a grave harm
+while it is likely (`models/ranking.py`).
+"""
+
+import csv
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal, get_args
 
 import msgspec
 
-Harm = Literal["touch"]
-"""How a plant harms: who touches it."""
+HarmKind = Literal["touch", "eaten"]
+"""What one does to be harmed."""
+Severity = Literal["none", "mild", "severe", "deadly"]
 
 
-class HarmfulGenus(msgspec.Struct, frozen=True):
-    """A genus that a verdict must not pass over."""
+class Harm(msgspec.Struct, frozen=True):
+    """How a genus or a species harms people."""
 
-    name: str
-    harm: Harm
-    effect: str
-    """What its plants do, after "which" in a sentence."""
+    taxon: str
+    """Its scientific name."""
+    kind: HarmKind
+    severity: Severity
+    """`severe` needs a doctor; `none` is a harmless species of a harmful genus."""
+    parts: str
+    """Which parts harm, in words."""
+    line: str
+    """What to know, as a sentence."""
     source: str
 
+    @property
+    def is_grave(self) -> bool:
+        """Whether a verdict must not pass it over."""
+        return self.severity == "deadly" or (self.kind == "touch" and self.severity == "severe")
 
-HARMFUL_GENERA: Final = (
-    HarmfulGenus(
-        "Toxicodendron",
-        "touch",
-        "causes contact dermatitis",
-        'Gladman 2006, "Toxicodendron dermatitis: poison ivy, oak, and sumac", Wilderness and Environmental Medicine '
-        "17(2):120-128, doi:10.1580/PR31-05.1",
-    ),
-)
+
 LARGEST_LEFT_OUT: Final = 0.02
-"""Probability up to which a verdict may leave out a harmful genus: at most one plant in fifty. It was chosen and not
-fitted, for calibration splits have few plants of one genus."""
+"""Summed probability of the taxa of a grave harm up to which a verdict may leave them out: one plant in fifty. It was
+chosen and not fitted, for calibration splits have few such plants."""
+LIKELY: Final = 0.1
+"""That from which people are warned above every name."""
+
+
+@cache
+def _table() -> dict[tuple[str, HarmKind], Harm]:
+    with Path(__file__).with_name("harmful.csv").open(encoding="utf-8", newline="") as file:
+        rows = [msgspec.convert(row, Harm) for row in csv.DictReader(file)]
+    return {(harm.taxon, harm.kind): harm for harm in rows}
+
+
+def harms_of(scientific_name: str, genus: str) -> list[Harm]:
+    """Returns how a taxon harms, as far as it is known: at most one row for each kind."""
+    table = _table()
+    found = [table.get((scientific_name, kind), table.get((genus, kind))) for kind in get_args(HarmKind)]
+    return [harm for harm in found if harm is not None and harm.severity != "none"]

@@ -133,7 +133,7 @@ class RankScores(Columns, frozen=True):
     """The best name of one rank, for each picture."""
 
     score_N: Floats
-    """Its probability, in [0, 1], or -1 if there is no name of this rank, or it leaves out a harmful genus."""
+    """Its probability, in [0, 1], or -1 if there is no name of this rank, or it leaves out a grave harm."""
     right_N: Flags
     """Whether it is the name of the labeled taxon."""
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from models.arrays import Doubles, Flags, Positions, Singles
-from models.harmful import HARMFUL_GENERA, LARGEST_LEFT_OUT, HarmfulGenus
+from models.harmful import LARGEST_LEFT_OUT, HarmKind
 from models.taxonomy import Groups, Taxon, Taxonomy
 
 _VALUES_AT_ONCE: Final = 2**18
@@ -124,7 +124,7 @@ class BestNames(NamedTuple):
     score_NR: Doubles
     """Its probability; 0 or less if the rank has no name."""
     may_name_NR: Flags
-    """Whether a verdict may give it: it is a name of the rank, and leaves out no harmful genus that is likely."""
+    """Whether a verdict may give it: it is a name of the rank, and leaves out no grave harm that is likely."""
 
 
 def best_names(taxa_NT: Doubles, taxonomy: Taxonomy) -> BestNames:
@@ -137,28 +137,25 @@ def best_names(taxa_NT: Doubles, taxonomy: Taxonomy) -> BestNames:
     score_NR = np.stack([each.max(axis=1) for each in scores], axis=1)
     may_name_NR = score_NR > 0
     may_name_NR[:, 0] &= taxonomy.is_species[position_NR[:, 0]]
-    for _, _, left_out_NR in harm_left_out(genera_NG, position_NR, taxonomy):
+    for _, _, left_out_NR in harm_left_out(taxa_NT, position_NR, taxonomy):
         may_name_NR &= ~left_out_NR
     return BestNames(position_NR, score_NR, may_name_NR)
 
 
 def harm_left_out(
-    genera_NG: Doubles, position_NR: Positions, taxonomy: Taxonomy
-) -> Iterator[tuple[HarmfulGenus, Doubles, Flags]]:
-    """Yields each harmful genus of the taxonomy, its probabilities, and which names leave it out although it is likely.
+    taxa_NT: Doubles, position_NR: Positions, taxonomy: Taxonomy
+) -> Iterator[tuple[HarmKind, Doubles, Flags]]:
+    """Yields each grave harm, the probability of its taxa, and which names leave them all out although it is likely.
 
     The names are at these positions, shape (N, R), and the flags have this shape.
     """
-    names = taxonomy.genera.names
-    for genus in HARMFUL_GENERA:
-        if genus.name in names:
-            position = names.index(genus.name)
-            score_N = genera_NG[:, position]
-            covers_NR = [
-                np.isin(position_N, name_T[taxonomy.genera.of_taxon == position])
-                for position_N, name_T in zip(position_NR.T, name_of_taxon(taxonomy).values(), strict=True)
-            ]
-            yield genus, score_N, (score_N > LARGEST_LEFT_OUT)[:, None] & ~np.stack(covers_NR, axis=1)
+    for kind, grave_T in taxonomy.grave_harms.items():
+        score_N = taxa_NT @ grave_T
+        covers_NR = [
+            np.isin(position_N, name_T[grave_T])
+            for position_N, name_T in zip(position_NR.T, name_of_taxon(taxonomy).values(), strict=True)
+        ]
+        yield kind, score_N, (score_N > LARGEST_LEFT_OUT)[:, None] & ~np.stack(covers_NR, axis=1)
 
 
 Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]

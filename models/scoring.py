@@ -250,7 +250,7 @@ def decide(scores: Scores, model: AnswerModel) -> Decisions:
 
     This is hierarchical selective classification (Goren et al. 2024, arXiv 2405.11533): a species that is too uncertain
     is answered with its genus, then with its family, then not at all. A taxon of rank genus is never named as a
-    species, whatever its score. A name that leaves out a harmful genus is not given while that genus is likely
+    species, whatever its score. A name that leaves out a grave harm is not given while that harm is likely
     (`models/harmful.py`); a less precise one that includes it may be. A threshold of 1 names nothing.
     """
     cutoffs = model.calibration.cutoffs or Cutoffs()

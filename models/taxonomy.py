@@ -19,6 +19,7 @@ import numpy as np
 
 from models.arrays import Flags, Positions
 from models.errors import DataError
+from models.harmful import HarmKind, harms_of
 from models.names import (
     OLDER_FAMILIES,
     PlantName,
@@ -154,6 +155,15 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     def is_species(self) -> Flags:
         """Whether each taxon is a species, shape (num_taxa,)."""
         return np.array([taxon.rank == "species" for taxon in self.taxa])
+
+    @cached_property
+    def grave_harms(self) -> dict[HarmKind, Flags]:
+        """Whether each taxon harms gravely, shape (num_taxa,), by what one does to be harmed."""
+        harms = [harms_of(taxon.scientific_name, taxon.genus) for taxon in self.taxa]
+        return {
+            kind: np.array([any(harm.kind == kind and harm.is_grave for harm in each) for each in harms])
+            for kind in get_args(HarmKind)
+        }
 
     @cached_property
     def genera(self) -> "Groups":

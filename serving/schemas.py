@@ -15,7 +15,7 @@ from typing_extensions import Doc
 from models.bundle_record import MeasuredCoverage
 from models.calibration import CoverageKind
 from models.exif import Latitude, Longitude
-from models.harmful import Harm
+from models.harmful import Harm, HarmKind
 from models.names import Rank
 from models.place import Where
 from models.ranking import RankedGroup, Verdict
@@ -49,6 +49,8 @@ class TaxonView(msgspec.Struct, frozen=True, kw_only=True):
     """Key in the GBIF backbone taxonomy, if known."""
     powo_id: str | None = None
     """Id in Plants of the World Online and in the International Plant Names Index, if known."""
+    harms: list[Harm] = []
+    """How it harms who touches or eats it, as far as that is known: an empty list does not say that it is harmless."""
 
 
 class Prediction(TaxonView, frozen=True):
@@ -139,17 +141,20 @@ class PlaceUse(msgspec.Struct, frozen=True):
 
 
 class HarmView(msgspec.Struct, frozen=True):
-    """A harmful genus that the plant may belong to: say so above every name."""
+    """A grave harm that cannot be ruled out: skin that blisters after a touch, or death after eating."""
 
     genus: str
-    harm: Harm
-    """How it harms, for programs: `touch` harms who touches it."""
+    """That of the most likely taxon."""
+    harm: HarmKind
+    """How it harms: `touch`, who touches it, or `eaten`, who eats it."""
     effect: str
-    """What its plants do, after "which" in an English sentence."""
+    """What to know, as an English sentence."""
     score: float
-    """Its probability, by all pictures together or by one alone, whichever is higher."""
+    """Probability of all taxa that harm so, by all pictures together or by one alone, whichever is higher."""
     prediction: Prediction
     """Its most likely taxon."""
+    is_likely: bool
+    """Whether to say so above every name; otherwise it only cannot be ruled out."""
 
 
 class Identification(msgspec.Struct, frozen=True):
@@ -178,7 +183,7 @@ class Identification(msgspec.Struct, frozen=True):
     """Taxa that the species of the verdict is often taken for on calibration plants, the most likely first; at most
     three, none of them ruled out by the parameter `taxa`; empty for another rank, and if the model knows none."""
     harmful: list[HarmView] = []
-    """Harmful genera whose score is above 0.02 or which have a taxon among `candidates` or `look_alikes`; empty if the
+    """Grave harms whose score is above 0.02 or which have a taxon among `candidates` or `look_alikes`; empty if the
     pictures show no plant."""
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from models.arrays import Flags
 from models.errors import InputError, some_of
 from models.examples import Example
+from models.harmful import harms_of
 from models.taxonomy import KnownName, NameMatch, TaxaChoice, Taxon, TaxonNames
 from models.text_table import text_lines
 from serving.errors import BadParameter
@@ -98,6 +99,7 @@ def taxon_fields(taxon: Taxon, languages: Sequence[str]) -> dict[str, Any]:
         "family": taxon.family,
         "gbif_id": taxon.gbif_id,
         "powo_id": taxon.powo_id or None,
+        "harms": harms_of(taxon.scientific_name, taxon.genus),
     }
 
 

@@ -399,7 +399,7 @@ def _identification(
         place=answered.place,
         look_alikes=predictions(plant.look_alikes, plant.place),
         harmful=[
-            HarmView(each.genus.name, each.genus.harm, each.genus.effect, each.score, taxon)
+            HarmView(taxon.genus, each.harm.kind, each.harm.line, each.score, taxon, each.is_likely)
             for each in plant.harmful
             for taxon in predictions([each.taxon], plant.place)
         ],

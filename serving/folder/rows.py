@@ -6,9 +6,10 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from models.answer import PlantAnswer
+from models.answer import PlantAnswer, PossibleHarm
 from models.errors import BotanifyError, one_line, without_password
 from models.exif import Capture
+from models.harmful import harms_of
 from models.ranking import Verdict, comparison
 from models.taxonomy import Taxon
 from serving.folder.photographs import Photograph
@@ -21,7 +22,7 @@ _ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), list: p
 _COLUMNS: Final[Mapping[str, type]] = {
     "path": str, "group": str, "num_photographs": int, "num_failed": int, "status": str, "error_code": str,
     "error": str, "verdict_rank": str, "verdict_name": str, "taxon_id": str, "verdict_score": float, "genus": str,
-    "family": str, "reason": str, "plant_score": float, "discarded_mass": float, "candidates": list,
+    "family": str, "reason": str, "harm": str, "plant_score": float, "discarded_mass": float, "candidates": list,
     "num_candidates": int, "candidates_guarantee": str, "width": int, "height": int, "taken_at": str, "latitude": float,
     "longitude": float, "geodetic_datum": str, "coordinate_uncertainty_m": int, "bundle_name": str,
     "bundle_version": str, "label_hash": str,
@@ -84,6 +85,7 @@ def answered(
         "verdict_score": verdict.score,
         **_groups(verdict, best.taxon),
         "reason": " ".join([verdict.reason, *cut_off]),
+        "harm": " ".join(harm_sentences(verdict, best.taxon, answer.harmful)) or None,
         "plant_score": answer.plant_score,
         "discarded_mass": answer.discarded_mass,
         "width": seen[0].width,
@@ -100,6 +102,15 @@ def answered(
     for position, ranked in enumerate(answer.taxa, start=1):
         row |= {f"name_{position}": ranked.taxon.scientific_name, f"score_{position}": ranked.score}
     return _of_plant(plant, seen[0].photograph, failures) | row
+
+
+def harm_sentences(verdict: Verdict, best: Taxon, harmful: Sequence[PossibleHarm]) -> list[str]:
+    """Returns how the named species harms, and which grave harms of other taxa cannot be ruled out."""
+    own = harms_of(best.scientific_name, best.genus) if verdict.rank == "species" else []
+    others = [
+        f"May be {each.taxon.taxon.scientific_name}: {each.harm.line}" for each in harmful if each.harm not in own
+    ]
+    return [*(harm.line for harm in own), *others]
 
 
 def failed(plant: Plant, failures: Sequence[Failure]) -> Row:

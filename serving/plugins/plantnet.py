@@ -20,6 +20,7 @@ from litestar.params import PathParameter
 from litestar.plugins import InitPlugin
 from typing_extensions import Doc
 
+from models.harmful import Harm, harms_of
 from models.ranking import RankedTaxon
 from models.scoring import LIKELIER_OUTSIDE
 from models.taxonomy import Taxon
@@ -109,6 +110,8 @@ class Result(msgspec.Struct, frozen=True):
     powo: Id | None
     images: list[RelatedImage]
     """Reference pictures of the species, if the request asks for them and the model has some."""
+    harms: list[Harm]
+    """How it harms who touches or eats it; this service adds it."""
 
 
 class PlantnetAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -357,6 +360,7 @@ def _result(found: RankedTaxon, kept_mass: float, language: str, images: list[Re
         gbif=None if taxon.gbif_id is None else Id(str(taxon.gbif_id)),
         powo=Id(taxon.powo_id) if taxon.powo_id else None,
         images=images,
+        harms=harms_of(taxon.scientific_name, taxon.genus),
     )
 
 

@@ -15,6 +15,7 @@ from models.calibration import (
     LogisticHead,
     conformal_table_of,
 )
+from models.harmful import harms_of
 from models.ranking import RANKS, MistakenTaxa, Promise, Promises, Thresholds, output_probabilities
 from models.scoring import AnswerModel, JointRule, picture_weights
 from tests.make import from_table
@@ -372,22 +373,54 @@ def named(*probabilities, allowed=None):
 
 
 def test_a_harmless_plant_is_not_named_while_a_harmful_genus_is_likely():
-    assert named(0.96, 0.015, 0.015, 0.01).startswith("may be Toxicodendron, which causes contact dermatitis: 0.03")
+    assert named(0.96, 0.015, 0.015, 0.01).startswith(
+        "may be Toxicodendron radicans or the like, harmful to touch: 0.03"
+    )
     assert named(0.96, 0.005, 0.005, 0.03) == "Parthenocissus quinquefolia"
     assert named(0.03, 0.95, 0.01, 0.01) == "Toxicodendron radicans"
 
 
 def harmful(*pictures, coverage=None, **changes):
-    """Genus, taxon and score of each harmful genus in the answer about the pictures with these probabilities."""
+    """Row, taxon and score of each grave harm in the answer about the pictures with these probabilities."""
     features = np.ones((len(pictures), NUM_FEATURES))
     answer = answer_about((np.log(pictures), features), AnswerModel(IVY, 1.0, **changes), coverage=coverage)
-    return [(each.genus.name, each.taxon.taxon.scientific_name, round(each.score, 3)) for each in answer.harmful]
+    return [(each.harm.taxon, each.taxon.taxon.scientific_name, round(each.score, 3)) for each in answer.harmful]
 
 
 def test_an_answer_tells_a_harmful_genus_that_is_likely_whatever_it_names():
     assert harmful((0.96, 0.015, 0.015, 0.01)) == [("Toxicodendron", "Toxicodendron radicans", 0.03)]
     assert harmful((0.02, 0.02, 0.95, 0.01)) == [("Toxicodendron", "Toxicodendron vernix", 0.97)]
     assert harmful((0.96, 0.005, 0.005, 0.03)) == []
+
+
+def test_a_deadly_double_costs_a_harmless_name_but_no_name_that_is_deadly_itself():
+    umbels = taxonomy_of(
+        species("Daucus carota", "Apiaceae"),
+        species("Conium maculatum", "Apiaceae"),
+        species("Digitalis purpurea", "Plantaginaceae"),
+    )
+
+    def answer(*probabilities):
+        pictures = np.log([probabilities]), np.ones((1, NUM_FEATURES))
+        return answer_about(pictures, AnswerModel(umbels, 1.0, thresholds=Thresholds(0.5, 0.5, 1)))
+
+    carrot = answer(0.95, 0.04, 0.01)
+    assert carrot.verdict.name is None
+    assert carrot.verdict.reason.startswith("may be Conium maculatum or the like, deadly if eaten: 0.05 reaches 0.02")
+    assert [(each.harm.severity, each.is_likely) for each in carrot.harmful] == [("deadly", False)]
+    hemlock = answer(0.02, 0.9, 0.08)
+    assert (hemlock.verdict.name, hemlock.harmful[0].is_likely) == ("Conium maculatum", True)
+
+
+def test_a_row_of_a_species_counts_in_place_of_that_of_its_genus():
+    of = {
+        name: [(harm.kind, harm.severity) for harm in harms_of(name, name.split()[0])]
+        for name in ("Solanum nigrum", "Solanum melongena", "Toxicodendron vernix", "Conium maculatum", "Rosa canina")
+    }
+    assert of["Conium maculatum"][-1] == ("eaten", "deadly")
+    assert of["Toxicodendron vernix"][0] == ("touch", "severe")
+    assert (of["Solanum melongena"], of["Rosa canina"]) == ([], [])
+    assert of["Solanum nigrum"]
 
 
 def test_an_answer_that_there_is_no_plant_tells_no_harm():
