@@ -144,6 +144,7 @@ class Bundle(msgspec.Struct, frozen=True):
             is_held_out=not self.record.other_data,
             place=self._place_model(precision),
             mistaken=network.mistaken,
+            guesses=network.guesses,
             joint=network.joint,
             look_alikes={
                 at[one]: tuple(map(at.__getitem__, others)) for one, others in self.record.look_alikes.items()

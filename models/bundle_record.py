@@ -20,7 +20,7 @@ from models.errors import BotanifyError, BundleError
 from models.place import PlaceRule
 from models.preprocess import InputSpec
 from models.ranking import MistakenTaxa, Promises, Thresholds
-from models.scoring import JointRule
+from models.scoring import GuessShare, JointRule
 from models.taxonomy import Taxonomy
 
 Precision = Literal["fp32", "fp16", "bf16"]
@@ -99,6 +99,8 @@ class NetworkFile(msgspec.Struct, frozen=True):
     """How place changes its scores; None without the part `place`, or if place does not help this network."""
     mistaken: MistakenTaxa | None = None
     """Taxa with a species threshold, a promise and candidate sets of their own."""
+    guesses: Annotated[tuple[GuessShare, ...], _FEW] = ()
+    """How often answers without a name have the right taxon all the same, by ascending score."""
     joint: Annotated[tuple[JointRule, ...], _FEW] = ()
     """What holds for several pictures of one plant together, ascending by their number."""
 

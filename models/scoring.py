@@ -27,6 +27,7 @@ from models.ranking import (
     Promises,
     Rank,
     Thresholds,
+    Verdict,
     VerdictRank,
     best_names,
     name_of_taxon,
@@ -42,6 +43,21 @@ MOST_DISCARDED: Final = 1 / (1 + OUTSIDE_WEIGHT)
 """Probability of the taxa that are not allowed above which even so they are likelier than all that are allowed."""
 LIKELIER_OUTSIDE: Final = 0.5
 """Probability of the taxa that are not allowed from which a person is told that the plant may be one of them."""
+
+
+class GuessShare(msgspec.Struct, frozen=True):
+    """How often the likeliest taxa were right where no name was given, on calibration plants.
+
+    One plant in four was a stranger, for which no taxon is right.
+    """
+
+    score: Probability
+    """Least score of the most likely taxon; the share holds up to that of the next one."""
+    first: Probability
+    """Share of the plants whose most likely taxon was right."""
+    three: Probability
+    """Share of those with the right one among the three most likely."""
+    num_plants: int
 
 
 class JointRule(msgspec.Struct, frozen=True):
@@ -61,6 +77,7 @@ class JointRule(msgspec.Struct, frozen=True):
     of_one_plant: bool = False
     """Whether the pictures of each group showed one plant. Otherwise they showed plants of one taxon, which resemble
     each other less, so that the scores of pictures of one plant come out too high."""
+    guesses: tuple[GuessShare, ...] = ()
 
 
 class AnswerModel(msgspec.Struct, frozen=True, dict=True):
@@ -81,6 +98,8 @@ class AnswerModel(msgspec.Struct, frozen=True, dict=True):
     """Position of a taxon -> positions of the taxa that it is often taken for."""
     mistaken: MistakenTaxa | None = None
     """Taxa with a species threshold, a promise and candidate sets of their own; None if no taxon has these."""
+    guesses: tuple[GuessShare, ...] = ()
+    """How often answers without a name have the right taxon all the same, by ascending score."""
     joint: tuple[JointRule, ...] = ()
     """What holds for several pictures, ascending; without any, they are answered like one picture."""
 
@@ -115,13 +134,20 @@ class AnswerModel(msgspec.Struct, frozen=True, dict=True):
             return np.zeros(0, np.intp)
         return candidate_set(table, taxa_BT, coverage, kind, None if other is None else (other, self.is_mistaken))
 
+    def guess(self, verdict: Verdict) -> GuessShare | None:
+        """Returns how often the likeliest taxa are right where the verdict is in doubt; None for another verdict."""
+        if verdict.rank != "uncertain" or verdict.unknown_plant:
+            return None
+        return next((each for each in reversed(self.guesses) if each.score <= verdict.score), None)
+
     def for_pictures(self, number: int) -> "AnswerModel":
         """Returns the model for so many pictures of one plant together."""
         rule = next((each for each in reversed(self.joint) if each.num_pictures <= number), None)
         if rule is None:
             return self
         cutoffs = replace(self.calibration.cutoffs or Cutoffs(), familiar=rule.familiar)
-        return replace(self._with_rule(rule), calibration=replace(self.calibration, cutoffs=cutoffs))
+        calibration = replace(self.calibration, cutoffs=cutoffs)
+        return replace(self._with_rule(rule), calibration=calibration, guesses=rule.guesses)
 
     def with_place(self, place: PlaceModel) -> "AnswerModel":
         """Returns the model with what was fitted with places, for logits to which `add_place` has added one.
@@ -131,9 +157,11 @@ class AnswerModel(msgspec.Struct, frozen=True, dict=True):
         change = place.rule.temperature / self.temperature
         return replace(
             self._with_rule(place.rule),
+            guesses=(),
             calibration=replace(self.calibration, conformal=place.conformal, conformal_mistaken=None),
             joint=tuple(
-                replace(each, temperature=each.temperature * change, promises=Promises()) for each in self.joint
+                replace(each, temperature=each.temperature * change, promises=Promises(), guesses=())
+                for each in self.joint
             ),
         )
 

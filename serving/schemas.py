@@ -19,6 +19,7 @@ from models.harmful import Harm, HarmKind
 from models.names import Rank
 from models.place import Where
 from models.ranking import RankedGroup, Verdict
+from models.scoring import GuessShare
 from models.taxonomy import LANGUAGE
 from serving.errors import BadParameter
 
@@ -108,6 +109,8 @@ class ImageView(msgspec.Struct, frozen=True):
     """Share of this picture in the answer; the shares of all pictures sum to 1."""
     predictions: list[Prediction]
     """The three most likely taxa on this picture alone."""
+    looks_different: bool = False
+    """Whether it seems to show another plant than all pictures together: ask whether to leave it out."""
     preview: str | None = None
     """What the network saw of it, as a data URL with a WebP of at most 256 px; null without the parameter `preview`."""
 
@@ -182,6 +185,9 @@ class Identification(msgspec.Struct, frozen=True):
     look_alikes: list[Prediction] = []
     """Taxa that the species of the verdict is often taken for on calibration plants, the most likely first; at most
     three, none of them ruled out by the parameter `taxa`; empty for another rank, and if the model knows none."""
+    guess: GuessShare | None = None
+    """How often the likeliest predictions of such answers are right; null with a name, with the parameter `taxa`, and
+    for a model that does not tell."""
     harmful: list[HarmView] = []
     """Grave harms whose score is above 0.02 or which have a taxon among `candidates` or `look_alikes`; empty if the
     pictures show no plant."""

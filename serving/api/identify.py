@@ -398,6 +398,7 @@ def _identification(
         uses_place=plant.place is not None,
         place=answered.place,
         look_alikes=predictions(plant.look_alikes, plant.place),
+        guess=plant.guess,
         harmful=[
             HarmView(taxon.genus, each.harm.kind, each.harm.line, each.score, taxon, each.is_likely)
             for each in plant.harmful
@@ -411,6 +412,7 @@ def _identification(
                 plant_score=picture.plant_score,
                 weight=picture.weight,
                 predictions=predictions(picture.taxa, picture.place),
+                looks_different=picture.looks_different,
                 preview=preview,
             )
             for index, (picture, (width, height), preview) in enumerate(

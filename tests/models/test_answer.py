@@ -17,7 +17,7 @@ from models.calibration import (
 )
 from models.harmful import harms_of
 from models.ranking import RANKS, MistakenTaxa, Promise, Promises, Thresholds, output_probabilities
-from models.scoring import AnswerModel, JointRule, picture_weights
+from models.scoring import AnswerModel, GuessShare, JointRule, picture_weights
 from tests.make import from_table
 from tests.models.tiny import WOOD, common_only, conformal_table, species, taxonomy_of
 
@@ -444,3 +444,23 @@ def test_an_answer_tells_a_harmful_genus_that_is_a_candidate():
 
 def test_a_client_can_rule_a_harmful_genus_out():
     assert named(0.96, 0.015, 0.015, 0.01, allowed=(0, 3)) == "Parthenocissus quinquefolia"
+
+
+@from_table
+def test_a_picture_that_is_sure_of_another_plant_looks_different(pictures, different):
+    features = np.ones((len(pictures), NUM_FEATURES))
+    answer = answer_about((np.log(pictures), features), AnswerModel(IVY, 1.0))
+    assert [picture.looks_different for picture in answer.pictures] == [*different]
+
+
+GUESSES = (GuessShare(0.0, 0.4, 0.7, 60), GuessShare(0.5, 0.6, 0.8, 60))
+
+
+@pytest.mark.parametrize(("first", "guess"), [(0.45, GUESSES[0]), (0.55, GUESSES[1]), (0.97, None)])
+def test_doubt_says_how_often_such_answers_are_right(first, guess):
+    rest = (1 - first) / 3
+    pictures = np.log([(rest, rest, rest, first)]), np.ones((1, NUM_FEATURES))
+    never = Thresholds(0.9, 1, 1)
+    model = AnswerModel(taxonomy_of(*TAXONOMY.taxa[:4]), 1.0, thresholds=never, guesses=GUESSES)
+    assert answer_about(pictures, model).guess == guess
+    assert answer_about(pictures, model, allowed_T=np.ones(4, bool)).guess is None

@@ -20,7 +20,7 @@ from models.metrics import Whole, share
 from models.outputs import ComputedRows, Outputs, Predictions
 from models.preprocess import InputSpec
 from models.ranking import RANKS, Floats, Rank
-from models.scoring import AnswerModel, JointRule, decide
+from models.scoring import AnswerModel, GuessShare, JointRule, decide
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.fit.heads import (
@@ -48,6 +48,10 @@ from training.fit.unknown_plants import UnknownFiles, UnknownPlants, drawn_among
 
 JOINT_SIZES: Final = (2, 3, 4)
 """Numbers of pictures that rules are fitted for; the last one also holds for more."""
+
+LEAST_IN_DOUBT: Final = 50
+"""Plants without a name that a range of scores needs."""
+MOST_RANGES: Final = 5
 
 
 class PictureSets(msgspec.Struct, frozen=True):
@@ -203,6 +207,7 @@ def fit_model(run: Callable[..., Outputs], sets: PictureSets, given: Mapping[Ran
         look_alikes=look_alikes(known, taxonomy),
         mistaken=thresholds.of_mistaken(taxonomy.taxa, mistaken_T),
     )
+    model = replace(model, guesses=fit_guesses(heads, known, model))
     model = replace(model, joint=tuple(fit_joint(outputs, heads, model, fit_names)))
     return Fitted(model, thresholds, tuple(_metrics(run, sets, heads, model)), place_top1)
 
@@ -275,12 +280,14 @@ def fit_joint(
     """Fits a rule for each number of pictures, on groups of calibration pictures that share none.
 
     They are of one plant if the data have enough, else of one taxon, and those of strangers are of one genus. Where too
-    few groups get a name of a rank, its threshold is that of fewer pictures, and nothing is proved. Pictures add up to
+    few groups get a name of a rank, its threshold is that of fewer pictures, and nothing is proved; where too few get
+    none, so is what is known of guesses. Pictures add up to
     no more than independent ones would, whose logits are summed: groups without an error would have any confidence.
     """
     alone = outputs.score(model)
     alone = HeadInputs.of(alone, outputs).judge(alone, heads.tables)
     thresholds = model.thresholds
+    guesses = model.guesses
     cutoffs = heads.tables.cutoffs
     assert cutoffs is not None
     for number in JOINT_SIZES:
@@ -312,7 +319,27 @@ def fit_joint(
             rank: getattr(fitted.thresholds, rank) for rank in RANKS if getattr(fitted, rank).num_named >= MIN_NAMED
         }
         thresholds = replace(thresholds, **enough)
-        yield JointRule(number, rule.temperature, thresholds, cutoffs.familiar, fitted.promises, of_one_plant)
+        found = JointRule(number, temperature, thresholds, cutoffs.familiar, fitted.promises, of_one_plant)
+        guesses = fit_guesses(judged, known, replace(model, joint=(found,)).for_pictures(number)) or guesses
+        yield replace(found, guesses=guesses)
+
+
+def fit_guesses(heads: Heads, known: Predictions, model: AnswerModel) -> tuple[GuessShare, ...]:
+    """Measures how often the likeliest taxa of plants without a name are right, in ranges of score of equal counts."""
+    found = heads.named(known)
+    is_known_N = np.arange(len(found.rows)) < heads.keeps(known).sum()
+    in_doubt_N = decide(found, model).rank_N == "uncertain"
+    ascending = np.flatnonzero(in_doubt_N)[np.argsort(found.confidence_N[in_doubt_N], kind="stable")]
+    num_ranges = min(len(ascending) // LEAST_IN_DOUBT, MOST_RANGES)
+    return tuple(
+        GuessShare(
+            score=float(found.confidence_N[part[0]]) if at else 0.0,
+            first=float((found.hits & is_known_N)[part].mean()),
+            three=float((found.top_k_hits(3) & is_known_N)[part].mean()),
+            num_plants=len(part),
+        )
+        for at, part in enumerate(np.array_split(ascending, num_ranges) if num_ranges else ())
+    )
 
 
 def groups_of(keys_N: Whole, number: int) -> Whole:

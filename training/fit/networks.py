@@ -185,6 +185,7 @@ def evaluate_network(
         coverages=tuple(coverages),
         place=None if model.place is None else model.place.rule,
         mistaken=model.mistaken,
+        guesses=model.guesses,
         joint=model.joint,
         stored_as="float16",
         metrics=tuple(metrics),
