@@ -32,7 +32,6 @@ from models.text_table import as_csv
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.fit.provenance import OTHER_DATA, is_other_data, require_same_outputs
-from training.monitor.log import LOG_FILE
 from training.recipe import HardwareRecipe, WholeNumber
 from training.toml_file import Section
 
@@ -85,8 +84,7 @@ class Evaluate(Measuring, frozen=True, kw_only=True):
     unknown: Path | None = None
     """Pictures of plants whose species the bundle does not know: measures how many of them it names as a species."""
     out: Path | None = None
-    """Folder for the report (JSON), the per-class table and the predictions (CSV), pictures of mistakes, and the
-    learning curves of the checkpoint's run."""
+    """Folder for the report (JSON), the per-class table and the predictions (CSV), and pictures of mistakes."""
     suspects: bool = False
     """Also list the training pictures whose label is probably wrong in --out (CSV), and draw the 50 worst. Judged by
     the features of the checkpoint, or of the bundle without one."""
@@ -232,12 +230,6 @@ def evaluate(command: Evaluate) -> list[Evaluation]:
             files["-served.json"] = as_json(answers)
         if command.out is not None:
             _write(command.out, evaluation, command.split, files)
-    if command.out is not None and command.checkpoint is not None:
-        from training.fit.drawings import learning_curves
-
-        run_folder = command.checkpoint.parent
-        if (run_folder / LOG_FILE).is_file():  # the checkpoint is in the folder of its run
-            replace_together(command.out, {"curves.png": learning_curves(run_folder)})
     _print(results, command.split)
     if command.suspects:
         _write_suspects(command, subjects[0], manifest, other_data=results[0].other_data)

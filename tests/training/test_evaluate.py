@@ -65,11 +65,10 @@ def test_the_tables_have_a_row_for_each_class_and_each_picture(both, manifest):
     assert all(0 < float(row["score"]) <= 1 for row in answers)
 
 
-def test_mistakes_and_learning_curves_are_written_with_the_report(both, manifest):
+def test_mistakes_are_written_with_the_report(both, manifest):
     evaluations, out = both
     wrong = [evaluation.subject.name for evaluation in evaluations if evaluation.figures.all.top1_taxon.value < 1]
     expected = {f"{network}-test-{sheet}" for network in wrong for sheet in SHEETS}
-    expected.add("curves.png")
     pictures = {path.name for path in out.iterdir()} - {
         f"{network}-test{ending}"
         for network in ("checkpoint", "bundle")

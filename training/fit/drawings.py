@@ -1,4 +1,4 @@
-"""Drawings of an evaluation: the learning curves of a run, and sheets of mistakes and of suspect labels.
+"""Drawings of an evaluation: sheets of mistakes and of suspect labels.
 
 Each wrongly identified picture stands beside a training picture of the taxon that was named. The sheets contain
 pictures of the data set, so the licenses of the pictures apply to them.
@@ -8,23 +8,18 @@ import io
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from PIL import Image, ImageDraw, ImageFont, ImageOps
-from scipy.signal import lfilter
 
 from models.errors import DataError, PictureError
 from models.metrics import confusion_pairs
 from models.outputs import Predictions
 from models.preprocess import in_srgb, read_picture
-from models.ranking import Floats
 from training.dataset.manifest import Manifest
 from training.loading.storage import PictureStore
-from training.monitor.log import Event, read_log, without_repeats
 
 SHEETS: Final = ("confusions.jpg", "surest-mistakes.jpg")
 """The files that `draw_mistakes` can return."""
@@ -41,106 +36,9 @@ _QUALITY: Final = 82  # of the sheets
 _PAPER = "#fffefa"
 _EMPTY = "#d9d8c6"
 _INK = "#1e2a21"
-_MAX_POINTS: Final = 4000  # more points are not visible in a picture 1,500 px wide
-_SMOOTHED_SHARE: Final = 0.03  # share of the losses that a smoothed one averages
-# Okabe and Ito (2008): safe for color-blind readers.
-_COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
-_STYLE: Final[Any] = {
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "font.family": ["DejaVu Sans"],  # part of matplotlib
-    "font.size": 9,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-}
-
-_TITLES: Final = (
-    "training loss (thin: as read; thick: smoothed)",
-    "validation top-1 with its 95 % interval",
-    "learning rate",
-    "pictures/s",
-)
 
 Cell = tuple[str, int]
 """A caption and the row of its picture, or `_NONE`."""
-
-
-def learning_curves(folder: Path) -> bytes:
-    """Draws loss, validation top-1, learning rates and speed of a run over its optimizer steps, as a PNG file.
-
-    Steps that were repeated after a restart are left out.
-
-    Raises:
-        DataError: The folder holds no log.
-    """
-    events = without_repeats(read_log(folder))
-    readings = [event for event in events if event["event"] == "losses"]
-    epochs = [event for event in events if event["event"] == "epoch"]
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(11, 7), layout="constrained")
-        losses, top1, learning_rates, speed = figure.subplots(2, 2, sharex=True).flat
-        all_steps, all_losses = loss_curve(readings)
-        finite = np.isfinite(all_losses)
-        steps = all_steps[finite]
-        known = all_losses[finite]
-        thin = slice(None, None, -(-len(known) // _MAX_POINTS) or 1)
-        losses.plot(steps[thin], known[thin], color=_COLORS[0], alpha=0.3, linewidth=0.6)
-        line = smoothed(known, _SMOOTHED_SHARE * len(known))
-        losses.plot(steps[thin], line[thin], color=_COLORS[0], linewidth=1.8)
-        if not finite.all():  # crosses at the bottom of the panel
-            bad = all_steps[~finite]
-            foot = losses.get_xaxis_transform()
-            losses.plot(bad, np.full(len(bad), 0.02), "x", color=_COLORS[1], transform=foot, label="not finite")
-        validated = [event for event in epochs if "validation" in event]
-        steps = _floats(validated, "step")
-        shares = [event["validation"]["top1"] for event in validated]
-        bounds = np.array([share["interval_95"] for share in shares], dtype=np.float64).reshape(-1, 2)
-        top1.fill_between(steps, *bounds.T, color=_COLORS[0], alpha=0.2, linewidth=0)
-        top1.plot(steps, [share["value"] for share in shares], color=_COLORS[0], marker="o", markersize=3)
-        top1.yaxis.set_major_formatter(PercentFormatter(1))
-        named = [event["lr"] for event in readings]
-        for color, name in zip(_COLORS, dict.fromkeys(name for lr in named for name in lr), strict=False):
-            values = [lr.get(name, np.nan) for lr in named]
-            learning_rates.plot(_floats(readings, "step"), values, color=color, label=name)
-        speed.plot(_floats(epochs, "step"), _floats(epochs, "pictures_per_s"), color=_COLORS[0], marker="o")
-        speed.set_ylim(bottom=0)
-        for axes, title in zip(figure.axes, _TITLES, strict=True):
-            axes.set_title(title, loc="left")
-            if axes.get_legend_handles_labels()[0]:
-                axes.legend()
-        for axes in (learning_rates, speed):
-            axes.set_xlabel("optimizer step")
-        file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=140)
-    return file.getvalue()
-
-
-def smoothed(values: Floats, over: float) -> Floats:
-    """An exponential moving average of finite values, over about so many, without bias toward its start."""
-    keep = 1 - 1 / max(over, 1.0)
-    weighed = lfilter([1 - keep], [1, -keep], values)
-    return np.asarray(weighed / (1 - keep ** np.arange(1, len(values) + 1)))
-
-
-def loss_curve(readings: Sequence[Event]) -> tuple[Floats, Floats]:
-    """Spreads the losses of each reading over the steps since the previous reading.
-
-    Returns the position of each micro-batch in optimizer steps, and its loss; NaN if it was not finite.
-    """
-    places = [np.empty(0)]
-    before = 0
-    for event in readings:
-        number = len(event["losses"])
-        places.append(before + (event["step"] - before) * np.arange(1, number + 1) / max(number, 1))
-        before = event["step"]
-    # The log has null for a value that is not finite.
-    losses = [np.nan if loss is None else loss for event in readings for loss in event["losses"]]
-    return np.concatenate(places), np.array(losses, dtype=np.float64)
-
-
-def _floats(events: Sequence[Event], key: str) -> Floats:
-    return np.array([event[key] for event in events], dtype=np.float64)
 
 
 def draw_mistakes(found: Predictions, manifest: Manifest) -> dict[str, bytes]:

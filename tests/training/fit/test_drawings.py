@@ -1,12 +1,10 @@
 import io
-import json
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from PIL import Image
 
-from models.errors import DataError
 from models.outputs import Outputs
 from models.scoring import AnswerModel
 from models.taxonomy import Output
@@ -14,78 +12,11 @@ from tests.models.pictures import DISPLAY_P3, color_profile
 from tests.models.tiny import species, taxonomy_of
 from tests.training.small import make_taxonomy, with_columns, write_data
 from training.dataset.manifest import Manifest
-from training.fit.drawings import SHEETS, draw_mistakes, draw_suspects, learning_curves, loss_curve, smoothed
-
-
-def reading(step, *losses):
-    return {"event": "losses", "step": step, "losses": list(losses), "lr": {"backbone": 0.1, "head": 0.3}}
-
-
-def epoch(step, top1, speed=100.0):
-    found = {"top1": {"value": top1, "num_pictures": 9, "interval_95": [top1 - 0.1, top1 + 0.1]}, "loss": 1.0}
-    return {"event": "epoch", "step": step, "pictures_per_s": speed, "validation": found}
-
-
-def write_run(folder, *events):
-    folder.mkdir(parents=True)
-    (folder / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    return folder
-
-
-@pytest.fixture
-def run(tmp_path):
-    events = [
-        {"event": "start", "step": 0},
-        reading(2, 4.0, 3.0),
-        epoch(2, 0.2) | {"event": "validation"},  # within the epoch
-        reading(4, 2.0, None),
-        epoch(4, 0.3),
-        reading(5, 9.0),
-    ]
-    again = [{"event": "resume", "step": 4}, {"event": "start", "step": 4}, reading(6, 2.0, 1.0), epoch(6, 0.5, 90.0)]
-    return write_run(tmp_path / "first", *events, *again)
+from training.fit.drawings import SHEETS, draw_mistakes, draw_suspects
 
 
 def pixels(file):
     return np.asarray(Image.open(io.BytesIO(file)).convert("RGB")).astype(int)
-
-
-def test_accumulated_losses_lie_between_steps_and_null_is_no_number():
-    steps, losses = loss_curve([reading(2, 1.0, 2.0, 3.0, None), reading(3, 5.0)])
-    assert steps.tolist() == [0.5, 1, 1.5, 2, 3]
-    assert losses[[0, 1, 2, 4]].tolist() == [1, 2, 3, 5]
-    assert np.isnan(losses[3])
-
-
-def test_the_picture_shows_every_panel_and_losses_that_are_not_finite(run):
-    drawn = pixels(learning_curves(run))
-    blue, vermilion = np.array([0x00, 0x72, 0xB2]), np.array([0xD5, 0x5E, 0x00])
-    height, width = drawn.shape[:2]
-    for rows in (np.s_[: height // 2], np.s_[height // 2 :]):
-        for columns in (np.s_[: width // 2], np.s_[width // 2 :]):
-            assert (np.abs(drawn[rows, columns] - blue).max(axis=-1) < 8).sum() > 20
-    assert (np.abs(drawn[: height // 2, : width // 2] - vermilion).max(axis=-1) < 8).sum() > 5
-
-
-def test_a_run_that_was_stopped_before_its_first_reading_is_drawn_empty(tmp_path):
-    folder = write_run(tmp_path / "run", {"event": "start", "step": 0})
-    assert pixels(learning_curves(folder)).min() < 100
-
-
-def test_a_folder_without_a_run_is_told(tmp_path):
-    with pytest.raises(DataError, match="holds no run"):
-        learning_curves(tmp_path)
-
-
-def test_smoothing_keeps_a_level_and_lags_behind_a_jump():
-    level = np.full(50, 3.0)
-    assert smoothed(level, 10) == pytest.approx(level)
-    jump = smoothed(np.r_[np.zeros(20), np.ones(20)], 5)
-    assert jump[19] == pytest.approx(0)
-    assert 0.1 < jump[20] < 0.3
-    assert jump[-1] > 0.95
-    assert smoothed(np.array([1.0, 2.0, 4.0]), 1) == pytest.approx([1, 2, 4])
-    assert len(smoothed(np.empty(0), 0)) == 0
 
 
 COLORS = ("red", "lime", "blue")
