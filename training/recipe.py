@@ -299,7 +299,7 @@ def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
 
 
 def rate_factor(schedule: ScheduleRecipe, num_ranks: int) -> float:
-    """What the learning rates are multiplied by: with `scale_lr` by the rule of `--tune`, Malladi et al. 2022."""
+    """What the learning rates are multiplied by: with `scale_lr` by the rule of Malladi et al. 2022."""
     return math.sqrt(num_ranks) if schedule.scale_lr else 1.0
 
 

@@ -69,8 +69,6 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
     profile: WholeNumber = 0
     """Profile this many optimizer steps, write profile.json (a trace) and profile.txt (the operators that take longest)
     into the run's folder, and stop with a checkpoint."""
-    tune: bool = False
-    """Measure batch sizes and the loader on this machine, propose flags, and stop."""
     forecast: WholeNumber = 0
     """Load the initial weights, take some steps on random pictures, tell how long a training with so many pictures
     takes on this machine, and stop; needs no data."""
@@ -128,7 +126,7 @@ def parse(arguments: list[str]) -> Train:
 
 
 def train(command: Train) -> None:
-    """Trains, resumes, tunes, or draws a batch; under torchrun, as one of several ranks.
+    """Trains, resumes, or draws a batch; under torchrun, as one of several ranks.
 
     Raises:
         BotanifyError: A problem that the user can fix; nothing was overwritten.
@@ -168,7 +166,7 @@ def train(command: Train) -> None:
 
 
 def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
-    """Prepares recipe and data, then trains, tunes or draws."""
+    """Prepares recipe and data, then trains or draws."""
     import timm
 
     from training import forecast
@@ -178,7 +176,6 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     from training.loading.data import show_batch
     from training.loading.negatives import RunInput
     from training.network_input import with_fitting_sizes
-    from training.tuning import tune
 
     name = command.recipe.network.architecture
     known = [*timm.list_models(), *timm.list_pretrained()]  # the latter with the tags of published weights
@@ -201,8 +198,6 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     if command.show_batch is not None:
         show_batch(manifest, inputs, command.show_batch)
         print(f"Written: {command.show_batch}")
-    elif command.tune:
-        tune(inputs, manifest, device, ranks)
     else:
         _run(command, inputs, manifest, device, ranks)
 

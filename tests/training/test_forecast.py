@@ -2,16 +2,18 @@
 
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from models.errors import CheckpointError
 from tests.training.small import RECIPE
+from training import forecast
 from training.forecast import on_this_machine
 from training.recipe import read_recipe
 from training.train import parse, train
-from training.tuning_trial import Trial
 
 CPU = torch.device("cpu")
 
@@ -21,13 +23,11 @@ def speeds(monkeypatch):
     """Pictures a second of the trials to come, which take time but nothing of the processor."""
     found = []
 
-    def trial(recipe, *_):
+    def speed(*_):
         time.sleep(0.02)
-        return (
-            Trial(batch_size=4, pictures_per_s=found.pop(0)) if found else Trial(batch_size=4, outcome="does_not_fit")
-        )
+        return found.pop(0) if found else None
 
-    monkeypatch.setattr("training.tuning_trial.time_batch_size", trial)
+    monkeypatch.setattr("training.forecast.pictures_per_s", speed)
     return found
 
 
@@ -52,6 +52,28 @@ def test_where_other_programs_hinder_the_threads_one_is_tried(speeds, monkeypatc
 
 def test_a_batch_that_does_not_fit_is_told(speeds):
     assert "a batch of 4 does not fit into the memory" in on_this_machine(read_recipe(RECIPE), 1800, CPU)
+
+
+def test_the_real_step_is_timed_with_pictures_of_the_largest_size(monkeypatch):
+    recipe = read_recipe(RECIPE)
+    recipe = replace(recipe, pictures=replace(recipe.pictures, progressive=((0, 64), (1, 32))))
+    steps = mock.Mock(wraps=forecast._steps)
+    monkeypatch.setattr(forecast, "_steps", steps)
+    assert forecast.pictures_per_s(recipe, CPU) > 0
+    assert steps.call_args.args[-1] == 64
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUDNN_STATUS_ALLOC_FAILED"), MemoryError()],
+)
+def test_too_little_memory_is_no_speed_and_a_programming_error_is_none(error, monkeypatch):
+    micro_step = mock.Mock(side_effect=error)
+    monkeypatch.setattr("training.engine.step.Engine.micro_step", micro_step)
+    assert forecast.pictures_per_s(read_recipe(RECIPE), CPU) is None
+    micro_step.side_effect = RuntimeError("shapes do not match")
+    with pytest.raises(RuntimeError, match="shapes"):
+        forecast.pictures_per_s(read_recipe(RECIPE), CPU)
 
 
 def test_a_forecast_needs_no_data_but_the_weights(speeds, tmp_path, monkeypatch, capsys):

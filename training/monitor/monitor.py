@@ -280,7 +280,7 @@ def find_bottleneck(timing: EpochTiming, workers: int, device: torch.device) -> 
     cores = timing.usage.cores
     if share < _MIN_SHARE and device.type == "cuda" and used is not None and used < _GPU_IN_USE:
         sentence = f"the GPU is in use {used:.0%} of the time, and nothing else waits: its kernels are too short"
-        return Bottleneck("small batch", sentence, "a larger batch (--tune finds it), or --compile reduce-overhead")
+        return Bottleneck("small batch", sentence, "a larger batch, or --compile reduce-overhead")
     if share < _MIN_SHARE:
         gpu = "" if used is None else f" (GPU in use {used:.0%})"
         return Bottleneck("balanced", f"the network limits the run{gpu}")
