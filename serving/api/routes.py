@@ -41,7 +41,7 @@ class SearchParameters(msgspec.Struct, frozen=True):
         Name,
         Doc("Start of a word of a scientific name, synonym, common name or family; empty matches all taxa"),
     ] = ""
-    limit: Annotated[int, msgspec.Meta(ge=1, le=200), Doc("Maximum number of taxa to return")] = 20
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000), Doc("Maximum number of taxa to return")] = 20
     lang: Language = None
 
 

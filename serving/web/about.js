@@ -11,7 +11,7 @@ import { measuredSentences } from "./sure.js";
 import { language, say } from "./text.js";
 
 const SPECIES_LIMIT = 20;
-const ALL_LIMIT = 200; // the most that the service lists at once
+const ALL_LIMIT = 1000; // the most that the service lists at once
 const TYPING_PAUSE_MS = 200; // long enough for one request per typed word, short enough to feel immediate
 
 /** Describes the model; `addPictures` takes the list with the example that it offers. */
@@ -80,7 +80,7 @@ function showSpecies(taxa, message) {
   find("species-count").textContent = message;
   find("species-list").replaceChildren(...taxa.map((taxon) => element("li", {},
     element("span", { className: "species__name" }, printed(knownAs(taxon))),
-    element("span", { className: "species__more" }, taxon.common_names.length > 0 && [printed(nameOf(taxon)), " · "],
+    element("span", { className: "species__more" }, taxon.common_names.length > 0 && printed([nameOf(taxon), " · "]),
       [...taxon.common_names.slice(1), taxon.family, foundByWords(taxon)].filter(Boolean).join(" · ")))));
 }
 
