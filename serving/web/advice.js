@@ -21,22 +21,21 @@ const KINDS = {
 /** Returns up to three photographs that would help next, as phrases, the most helpful first. */
 export function adviceFor(answer, model = null) {
   const state = stateOf(answer);
-  const rules = {
-    not_a_plant: ({ images }) => [say("advice.plant_only"), smallPictures(images)],
-    contradictory: () => [say("advice.one_plant")],
-  }[state] ?? plantAdvice;
-  return rules(answer, state, model).filter(Boolean).slice(0, MAX_ADVICE);
+  const advice = state === "not_a_plant" ? [say("advice.plant_only"), instead("small", answer.images.filter(isSmall))] : plantAdvice(answer, state, model);
+  return advice.filter(Boolean).slice(0, MAX_ADVICE);
 }
 
 function plantAdvice(answer, state, model) {
   const { images, families, predictions, verdict } = answer;
+  const [family] = families;
+  const kind = !verdict.unknown_plant && family?.score >= LIKELY ? KINDS[family.name] : undefined;
   // Better photographs change little where the model itself was made from too few.
   const isSure = ((state === "species" || isGenusAlone(answer)) && verdict.promise) || isFromFew(model);
   return [
-    unusedPictures(images),
+    instead("unused", images.filter(({ weight = null }) => weight === 0)),
     verdict.name === null && looksLikeTwo(predictions) && say("advice.two_plants"),
-    !isSure && anotherPart(families, verdict),
-    !isSure && smallPictures(images),
+    !isSure && say(kind ? `advice.part.${kind}` : "advice.part.any"),
+    !isSure && instead("small", images.filter(isSmall)),
     !isSure && state !== "genus" && say("advice.closer"),
   ];
 }
@@ -46,20 +45,7 @@ function looksLikeTwo([one, other]) {
   return Boolean(other) && other.score >= EACH_OF_TWO && one.family !== other.family;
 }
 
-function anotherPart(families, { unknown_plant: isUnknown }) {
-  const [best] = families;
-  const kind = !isUnknown && best?.score >= LIKELY ? KINDS[best.name] : undefined;
-  return say(kind ? `advice.part.${kind}` : "advice.part.any");
-}
+const isSmall = ({ width, height }) => Math.min(width, height) < SMALL_PX;
 
-function unusedPictures(images) {
-  const unused = images.filter(({ weight = null }) => weight === 0);
-  return unused.length > 0 && say("advice.unused", { n: unused.length, numbers: numbersOf(unused) });
-}
-
-function smallPictures(images) {
-  const small = images.filter(({ width, height }) => Math.min(width, height) < SMALL_PX);
-  return small.length > 0 && say("advice.small", { n: small.length, numbers: numbersOf(small) });
-}
-
-const numbersOf = (images) => joined(images.map(({ index }) => String(index + 1)));
+/** Asks for better photographs in place of some. */
+const instead = (fault, images) => images.length > 0 && say(`advice.${fault}`, { n: images.length, numbers: joined(images.map(({ index }) => String(index + 1))) });

@@ -5,9 +5,9 @@ import { typicalPictures } from "./compare.js";
 import { correction } from "./correct.js";
 import { bar, element, printed } from "./elements.js";
 import { percent, seconds } from "./formats.js";
-import { candidateList, candidateSet, folded, groupList, guessList, labelHash, lookAlikeList, pictureList, readOn } from "./lists.js";
+import { candidateList, candidateSet, folded, groupList, guessList, harmNote, labelHash, lookAlikeList, pictureList, readOn } from "./lists.js";
 import {
-  aloneSentence, choiceSentence, foreignNamesSentence, harmSentences, isGuess, namedSpecies, otherWarnings, placeSentence, stateOf, trustSentence, unusedSentence,
+  choiceSentence, foreignNamesSentence, harmSentences, isGuess, namedSpecies, otherWarnings, placeSentence, probablePlant, stateOf, trustSentence,
   verdictHeading, verdictSentence,
 } from "./sentences.js";
 import { candidateWords, discardedSentence, trustFigures } from "./sure.js";
@@ -21,13 +21,13 @@ const NUM_REFERENCES = 3; // pictures of the named species beside one's own
  * @param model Describes the model that gave it, or is null if that is not known.
  * @param files The pictures that were sent, for a correction; empty if they are gone.
  * @param elapsedMs How long the answer took, or null.
+ * @param leaveOut Removes the picture of an index and asks again, or is null where that cannot be done.
  */
-export function showAnswer(answer, model, files, elapsedMs = null) {
+export function showAnswer(answer, model, files, elapsedMs = null, leaveOut = null) {
   const state = stateOf(answer);
   const warnings = otherWarnings(answer);
   return [
-    verdictCard(answer, model, state),
-    state === "contradictory" && alone(answer.images),
+    verdictCard(answer, model, state, leaveOut),
     lookAlikeList(answer),
     guessList(answer, state),
     note("advice", say("advice.title"), adviceFor(answer, model)),
@@ -37,22 +37,25 @@ export function showAnswer(answer, model, files, elapsedMs = null) {
   ].filter(Boolean);
 }
 
-function verdictCard(answer, model, state) {
+function verdictCard(answer, model, state, leaveOut) {
   const { label, title, latin } = verdictHeading(answer);
-  const isNamed = answer.verdict.name !== null && state !== "contradictory";
-  return element("div", { className: `verdict verdict--${isNamed && isGuess(answer) ? "guess" : state}` },
+  const isNamed = answer.verdict.name !== null;
+  return element("div", { className: `verdict verdict--${isGuess(answer) ? "guess" : state}` },
     harmSentences(answer).map((sentence) => paragraph("verdict__harm", sentence)),
     element("p", { className: "verdict__rank" }, label),
     element("h3", { className: "verdict__name" }, printed(title)),
     paragraph("verdict__latin", latin),
+    harmNote(namedSpecies(answer) ?? probablePlant(answer)),
+    answer.images.filter((image) => image.looks_different).map((image) => different(image, leaveOut)),
     paragraph("verdict__trust", trustSentence(answer)),
     paragraph("verdict__meaning", verdictSentence(answer, model)),
     paragraph("verdict__meaning", choiceSentence(answer)),
     paragraph("verdict__meaning", placeSentence(answer)),
     state !== "not_a_plant" && paragraph("verdict__caution", say("card.caution")),
-    isNamed && !answer.look_alikes?.length && typicalPictures(namedSpecies(answer), NUM_REFERENCES),
+    harmSentences(answer, false).map((sentence) => paragraph("verdict__aside", sentence)),
+    isNamed && typicalPictures(namedSpecies(answer), NUM_REFERENCES),
     isNamed && readOn(answer),
-    state !== "not_a_plant" && paragraph("verdict__languages", foreignNamesSentence(model)));
+    state !== "not_a_plant" && paragraph("verdict__aside", foreignNamesSentence(model)));
 }
 
 function paragraph(className, sentence, more = {}) {
@@ -65,10 +68,10 @@ function note(kind, title, sentences, more = {}) {
     element("ul", more, sentences.map((sentence) => element("li", {}, printed(sentence)))));
 }
 
-/** What each photograph shows by itself, where they show different plants. */
-function alone(images) {
-  return element("ol", { className: "alone" }, images.map((image) => element("li", {},
-    element("b", {}, say("picture.title", { n: image.index + 1 })), " ", printed(unusedSentence(image) ?? aloneSentence(image)))));
+/** Asks about a picture that may show another plant. */
+function different({ index }, leaveOut) {
+  const button = leaveOut && element("button", { type: "button", className: "link", onclick: () => leaveOut(index) }, say("picture.leave_out"));
+  return element("p", { className: "verdict__meaning" }, say("picture.different", { n: index + 1 }), " ", button);
 }
 
 /** The figures of the answer, folded away. */
@@ -82,16 +85,12 @@ function sureness(answer, model, state, elapsedMs) {
     facts.filter(Boolean).map((fact) => element("p", {}, fact)),
     element("p", { className: "verdict__reason" }, say("sure.why"), " ", element("span", { lang: "en" }, verdict.reason)),
     words && [element("h4", { className: "answer__heading" }, words.heading), words.sentences.map((sentence) => element("p", {}, sentence)), candidateSet(answer.candidates.taxa)],
-    state !== "not_a_plant" && plantLists(answer),
+    state !== "not_a_plant" && [
+      folded(say("sure.scores"), [candidateList(answer.predictions)]),
+      groupList(say("sure.genera"), answer.genera, (name) => ({ name })),
+      groupList(say("sure.families"), answer.families, (name) => name),
+    ],
     pictureList(images),
     element("p", { className: "fineprint" }, `${footer} · ${answer.model.name} ${answer.model.version} · `, labelHash(answer.model), ` · ${say("sure.request")} `, element("code", {}, request)),
   ], "", "sureness");
-}
-
-function plantLists(answer) {
-  return [
-    folded(say("sure.scores"), [candidateList(answer.predictions)]),
-    groupList(say("sure.genera"), answer.genera, (name) => ({ name })),
-    groupList(say("sure.families"), answer.families, (name) => name),
-  ];
 }

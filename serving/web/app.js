@@ -50,7 +50,7 @@ async function requestAnswer(files, signal) {
     const { answer, pictures, elapsedMs } = await answerTo(files, where, progress, signal);
     const model = await modelOf(answer);
     signal.throwIfAborted();
-    render(showAnswer(answer, model, pictures, elapsedMs), announcement(answer, model));
+    render(showAnswer(answer, model, pictures, elapsedMs, tray.remove), announcement(answer, model));
     for (const { index, preview } of answer.images) if (preview) tray.preview(index, preview);
     tell("answered", { answer, files: pictures, originals: files, where, element: find("answer-body") });
   } catch (problem) {

@@ -7,6 +7,7 @@ import { correctAnswer, findSpecies, takeBack } from "./service.js";
 import { plainText, say } from "./text.js";
 
 const SUGGESTIONS = 8;
+const LEAST_OFFERED = 0.3; // probability from which a plant that has no verdict is offered by name
 let forms = 0; // on this page, for ids of their own
 
 /** Returns the form, or null if the service keeps no corrections; `pictures` are the bytes that were identified. */
@@ -59,7 +60,7 @@ function checkbox(name, text) {
 function questions(answer, send) {
   const state = stateOf(answer);
   const [best] = answer.predictions;
-  const yes = best && state !== "contradictory" && element("button", { type: "button", className: "button", onclick: () => send({ taxon: best.taxon_id }) },
+  const yes = (state === "species" || best?.score >= LEAST_OFFERED) && element("button", { type: "button", className: "button", onclick: () => send({ taxon: best.taxon_id }) },
     say(state === "species" ? "correction.yes" : "correction.it_is_name", { name: plainText(knownAs(best)) }));
   return [
     element("h3", { className: "answer__heading" }, say(state === "species" ? "correction.question" : "correction.open_question")),

@@ -3,7 +3,7 @@
 import { comparison, typicalPictures } from "./compare.js";
 import { bar, element, printed } from "./elements.js";
 import { percent } from "./formats.js";
-import { aloneSentence, isGenusAlone, knownAs, namedSpecies, nameOf, unusedSentence } from "./sentences.js";
+import { aloneSentence, chanceOf, harmWords, isGenusAlone, knownAs, namedSpecies, nameOf, unusedSentence } from "./sentences.js";
 import { language, say } from "./text.js";
 
 const NUM_SHOWN = 10; // candidates of a set that are shown at once; the others are folded away
@@ -16,30 +16,40 @@ export function guessList(answer, state) {
   const { predictions, verdict, harmful = [] } = answer;
   if (!["genus", "family", "uncertain", "unknown_plant"].includes(state)) return null;
   const fits = (taxon) => verdict.name === null || taxon[state] === verdict.name;
-  const likely = predictions.filter((taxon) => fits(taxon) && taxon.score >= LEAST_GUESS).slice(0, NUM_GUESSES);
-  // A plant that the card warns of is among its guesses, however unlikely it is.
-  const warnedOf = harmful.map(({ prediction }) => prediction).filter((taxon) => fits(taxon) && !likely.some(({ taxon_id: id }) => id === taxon.taxon_id));
+  const likely = predictions.filter((taxon) => fits(taxon) && (taxon.score >= LEAST_GUESS || chanceOf(answer))).slice(0, NUM_GUESSES);
+  // A plant that stands above the name is among the guesses, however unlikely it is.
+  const warnedOf = harmful.filter(({ is_likely: isLikely = true }) => isLikely).map(({ prediction }) => prediction)
+    .filter((taxon) => fits(taxon) && !likely.some(({ taxon_id: id }) => id === taxon.taxon_id));
   const guesses = [...likely, ...warnedOf];
   if (!guesses.length || (isGenusAlone(answer) && guesses.length === 1)) return null;
   return element("section", { className: "guesses" },
     element("h3", { className: "answer__heading" }, say(`guesses.${state === "unknown_plant" ? "resembles" : "title"}`)),
-    element("ul", {}, guesses.map((taxon) => element("li", { className: "candidate" },
-      element("div", { className: "candidate__names" }, plantNames(taxon), readOnLinks(taxon)),
-      bar(taxon.score),
-      comparison(taxon)))));
+    element("ul", {}, guesses.map((taxon) => candidate(taxon, [readOnLinks(taxon)], comparison(taxon), state !== "unknown_plant"))));
 }
 
-/** The name that people know, and below it the scientific one. */
+/** The name that people know, below it the scientific one, and how it harms. */
 function plantNames(taxon) {
   return [
     element("p", { className: "candidate__name" }, printed(knownAs(taxon)),
       taxon.rank === "genus" && element("span", { className: "tag" }, say("candidate.genus_only"))),
     taxon.common_names.length > 0 && element("p", { className: "candidate__common" }, printed(nameOf(taxon))),
+    harmNote(taxon),
   ];
 }
 
+/** Says in short how a plant harms; opened, what handbooks say, in English. Returns null if that is not known. */
+export function harmNote(taxon) {
+  if (!taxon?.harms?.length) return null;
+  const lines = taxon.harms.map(({ parts, line, source }) => element("p", { lang: "en" }, `${parts}: ${line} (${source})`));
+  return element("details", { className: "harms" }, element("summary", {}, harmWords(taxon)), lines);
+}
+
 export function candidateList(predictions) {
-  return element("ol", { className: "candidates" }, predictions.map(candidate));
+  return element("ol", { className: "candidates" }, predictions.map((taxon) => candidate(taxon, [
+    taxon.family && element("p", { className: "candidate__family" }, taxon.family),
+    Number.isFinite(taxon.prior) && element("p", { className: "candidate__family" },
+      say("candidate.place", { share: percent(taxon.vision_score), factor: taxon.prior })),
+  ])));
 }
 
 /** Returns the elements for a set of candidates; the service lists at most 100 of them. */
@@ -83,26 +93,21 @@ function picture(image) {
     element("p", { className: "share__note" }, printed(unused ?? aloneSentence(image))));
 }
 
-function candidate(prediction) {
+/** A percentage would say too much of a plant that only resembles. */
+function candidate(taxon, words, below = null, hasPercent = true) {
   return element("li", { className: "candidate" },
-    element("div", { className: "candidate__names" }, plantNames(prediction),
-      prediction.family && element("p", { className: "candidate__family" }, prediction.family),
-      Number.isFinite(prediction.prior) && element("p", { className: "candidate__family" },
-        say("candidate.place", { share: percent(prediction.vision_score), factor: prediction.prior }))),
-    element("p", { className: "candidate__score" }, percent(prediction.score)),
-    bar(prediction.score));
+    element("div", { className: "candidate__names" }, plantNames(taxon), words),
+    hasPercent && element("p", { className: "candidate__score" }, percent(taxon.score)),
+    bar(taxon.score),
+    below);
 }
 
-/** Shows the named species beside those that it is often taken for; returns null without any. */
-export function lookAlikeList({ look_alikes: others = [], predictions }) {
+/** Shows what the named species is often taken for; returns null without any. */
+export function lookAlikeList({ look_alikes: others = [] }) {
   if (!others.length) return null;
   return element("section", { className: "alikes" },
     element("h3", { className: "answer__heading" }, say("alikes.title")),
-    element("ul", {}, [predictions[0], ...others].map((taxon, index) => element("li", {},
-      plantNames(taxon),
-      index === 0 && element("span", { className: "tag" }, say("alikes.answer")),
-      readOnLinks(taxon),
-      typicalPictures(taxon, 1)))));
+    element("ul", {}, others.map((taxon) => element("li", {}, plantNames(taxon), readOnLinks(taxon), typicalPictures(taxon, 1)))));
 }
 
 /** Links for the species of a verdict, or for its genus or family. */

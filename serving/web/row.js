@@ -1,7 +1,8 @@
 // A row of Many photographs and of My plants: a picture, the plant in short, and the whole answer when it is opened.
 
 import { element, printed } from "./elements.js";
-import { harmSentences, knownAs, stateOf, verdictHeading } from "./sentences.js";
+import { joined } from "./formats.js";
+import { chanceOf, harmSentences, knownAs, probablePlant, stateOf, verdictHeading } from "./sentences.js";
 import { say } from "./text.js";
 
 /** Returns a line of the words, or nothing without a sentence. */
@@ -10,12 +11,12 @@ export const line = (part, sentence) => sentence && element("span", { className:
 /** Returns the plant in short: what may harm, its names, what a person said, and where the answer comes from. */
 export function inShort(answer, { corrected, note, origin }) {
   const { label, title, latin } = verdictHeading(answer);
-  const [best] = answer.predictions;
-  const isOpen = best && stateOf(answer) === "uncertain";
+  const probable = probablePlant(answer);
+  const guesses = stateOf(answer) === "uncertain" && !probable ? answer.predictions.slice(0, chanceOf(answer) ? 3 : 1).map(knownAs) : [];
   return [
     ...harmSentences(answer).map((sentence) => line("harm", sentence)),
-    line("plant", title),
-    line("latin", isOpen ? say("many.perhaps", { name: knownAs(best) }) : latin),
+    line("plant", probable ? say("many.probably", { name: title }) : title),
+    line("latin", guesses.length ? say("many.perhaps", { name: joined(guesses, "disjunction") }) : latin),
     line("corrected", corrected && say("many.corrected", { name: corrected })),
     line("corrected", note),
     line("photograph", `${label} · ${origin}`),

@@ -6,30 +6,24 @@ import { hasText, language, plainText, say } from "./text.js";
 const MAX_NAMED = 3; // plants in one sentence
 const SURE_ALONE = 0.5; // a photograph says something by itself from here
 const MAX_LANGUAGES = 5; // more are counted
-const SAME_ALONE = 0.1; // two photographs that agree less than this show different plants
+const PROBABLE = 0.5; // share of right answers from which the first of the guesses is told as probable
+const AMONG_THREE = 2 / 3; // that from which the first three are told to have the plant
 const PROVING_PLANTS = 300; // calibration plants without which export.py proves nothing
 const ROUND_NUMBERS = [10, 20, 50, 100]; // of answers, in which people count right ones
 
-/** Returns what the answer says: the rank of the verdict, "unknown_plant", or "contradictory" for different plants. */
-export function stateOf({ verdict, images }) {
-  if (verdict.rank === "not_a_plant") return verdict.rank;
-  if (isContradictory(images)) return "contradictory";
-  return verdict.unknown_plant ? "unknown_plant" : verdict.rank;
+/** Returns what the answer says: the rank of the verdict, or "unknown_plant". */
+export const stateOf = ({ verdict }) => (verdict.unknown_plant && verdict.rank !== "not_a_plant" ? "unknown_plant" : verdict.rank);
+
+/** Returns what is often right in an answer without a name: "probable" the first guess, "one_of_three" one of the first three, or null. */
+export function chanceOf(answer) {
+  const { guess = null, predictions } = answer;
+  if (guess === null || predictions.length === 0 || stateOf(answer) !== "uncertain") return null;
+  if (guess.first >= PROBABLE) return "probable";
+  return guess.three >= AMONG_THREE ? "one_of_three" : null;
 }
 
-/**
- * Whether two photographs that count, each fairly sure by itself, have almost no plant in common. The answer has what
- * each shows alone, so nothing more is asked of the service.
- */
-export function isContradictory(images) {
-  const sure = images.filter(({ weight = null, predictions = [] }) => weight !== 0 && predictions[0]?.score >= SURE_ALONE);
-  return sure.some((image, index) => sure.slice(index + 1).some((other) => agreement(image, other) < SAME_ALONE));
-}
-
-function agreement(one, other) {
-  const scores = new Map(one.predictions.map(({ taxon_id: id, score }) => [id, score]));
-  return other.predictions.reduce((sum, { taxon_id: id, score }) => sum + Math.min(score, scores.get(id) ?? 0), 0);
-}
+/** Returns the plant that is probable although nothing is named, or null. */
+export const probablePlant = (answer) => (chanceOf(answer) === "probable" ? answer.predictions[0] : null);
 
 /** Returns the scientific name of a plant for a sentence; without a genus it is a common name, and not in italics. */
 export function nameOf({ scientific_name: name, genus }) {
@@ -47,11 +41,11 @@ const capitalized = (text) => text[0].toLocaleUpperCase(language) + text.slice(1
 /** Returns { label, title, latin }: the words over the name, the name that people know or what stands for it, and the scientific one. */
 export function verdictHeading(answer) {
   const { rank, name } = answer.verdict;
-  const state = stateOf(answer);
-  if (name === null || state === "contradictory") return { label: say(`card.label.${state}`), title: say(`card.title.${state}`), latin: null };
-  const label = say(`card.label.${isGuess(answer) ? "guess" : rank}`);
-  const best = answer.predictions.find((taxon) => [taxon.scientific_name, taxon.genus, taxon.family][["species", "genus", "family"].indexOf(rank)] === name);
-  if (rank === "species") {
+  const state = chanceOf(answer) ?? stateOf(answer);
+  const label = say(`card.label.${isGuess(answer) ? "guess" : state}`);
+  if (name === null && state !== "probable") return { label, title: say(`card.title.${state}`), latin: null };
+  const best = probablePlant(answer) ?? answer.predictions.find((taxon) => [taxon.scientific_name, taxon.genus, taxon.family][["species", "genus", "family"].indexOf(rank)] === name);
+  if (rank === "species" || state === "probable") {
     const [common, ...others] = best?.common_names ?? [];
     return { label, title: common ? capitalized(common) : nameOf(best ?? { scientific_name: name }), latin: common ? [nameOf(best), ...others.map((other) => ` · ${other}`)] : null };
   }
@@ -73,10 +67,15 @@ export const isGuess = ({ verdict }) => verdict.name !== null && !verdict.promis
 /** Returns whether a model was made from too few photographs to prove any name. */
 export const isFromFew = (model) => model?.calibration?.num_plants < PROVING_PLANTS && !Object.values(model.promises).some(Boolean);
 
-/** Returns which harmful plants it may be, to be said above every name; one sentence for each. */
-export function harmSentences({ harmful = [] }) {
-  return harmful.map(({ harm, prediction }) => say(`harm.${harm}`, { name: knownAs(prediction) }));
+/** Returns which harmful plants it may be, a sentence for each: those to be said above every name, or those that only cannot be ruled out. */
+export function harmSentences({ harmful = [] }, areLikely = true) {
+  return harmful.filter(({ is_likely: isLikely = true }) => isLikely === areLikely)
+    .map(({ harm, prediction }) => say(areLikely ? `harm.${harm}` : `harm.unlikely.${harm}`, { name: knownAs(prediction) }));
 }
+
+/** Returns in short how a plant harms, or "" if that is not known. */
+export const harmWords = ({ harms = [] }) => ["eaten", "touch"].flatMap((kind) => harms.filter((harm) => harm.kind === kind))
+  .map(({ kind, severity }) => say(`harms.${kind}.${severity}`)).join(" · ");
 
 /** Returns the sentence below the name, or null if the name says it all. */
 export function verdictSentence(answer, model) {
@@ -91,10 +90,13 @@ export function verdictSentence(answer, model) {
   return say(state === "unknown_plant" ? "card.meaning.unlike" : `card.meaning.${state}`);
 }
 
-/** Returns how far a name can be trusted, in words that anybody understands, or null without a name. */
+/** Returns how far a name or the guesses can be trusted, in words that anybody understands, or null if nothing tells. */
 export function trustSentence(answer) {
-  const { promise, name } = answer.verdict;
-  if (name === null || stateOf(answer) === "contradictory") return null;
+  const { verdict: { promise, name }, guess } = answer;
+  const chance = chanceOf(answer);
+  const rounded = (share, n) => Math.floor(share * n + 1e-9); // never in favor of the guess
+  if (chance) return say(`card.trust.${chance}`, { first: rounded(guess.first, 10), three: rounded(guess.three, chance === "probable" ? 20 : 10) });
+  if (name === null) return null;
   if (!promise) return say("card.trust.guess");
   const { max_risk: risk } = promise;
   const n = ROUND_NUMBERS.find((all) => Math.abs(risk * all - Math.round(risk * all)) < 1e-9) ?? ROUND_NUMBERS.at(-1);

@@ -6,8 +6,9 @@ import { say } from "./text.js";
 
 const FEW_PICTURES = 1000; // fewer do not calibrate scores to within a few percentage points
 
-/** Returns the sentences that say what a named verdict rests on. */
-export function trustFigures({ verdict, discarded_mass: discarded = null }, model) {
+/** Returns the sentences that say what a verdict rests on. */
+export function trustFigures({ verdict, guess = null, discarded_mass: discarded = null }, model) {
+  if (guess !== null) return [say("sure.guess", { n: guess.num_plants, first: percent(guess.first), three: percent(guess.three) })];
   if (verdict.name === null) return [];
   if (verdict.promise) return [promiseSentence(verdict)];
   if (discarded !== null) return [say("sure.choice")];
@@ -41,7 +42,7 @@ export function rangeOf({ interval_95: interval }) {
 /** Returns { heading, sentences } for the set of candidates, or null if the set says nothing about this answer. */
 export function candidateWords(answer) {
   const { candidates = null } = answer;
-  if (!candidates?.taxa.length || ["unknown_plant", "not_a_plant", "contradictory"].includes(stateOf(answer))) return null;
+  if (!candidates?.taxa.length || ["unknown_plant", "not_a_plant"].includes(stateOf(answer))) return null;
   if (!candidates.taxa.some((taxon) => isOf(taxon, answer.verdict))) return null; // a list without the name contradicts it
   const uncalibrated = candidates.guarantee === null ? 0 : candidates.num_uncalibrated_taxa;
   const sentences = [coverageSentence(candidates), uncalibrated > 0 && say("sure.uncalibrated", { n: uncalibrated })];

@@ -1,15 +1,19 @@
 // The answers of the page for many photographs, as rows of a table. No function needs a document.
 
+import { probablePlant } from "./sentences.js";
+import { say } from "./text.js";
+
 const FIRST = -1;
 const LAST = 2; // scores are in [0, 1]
 
 /** Returns the columns of a row: { photograph, answer, error, corrected }. A photograph without a plant has no name and no score. */
 export function columnsOf({ photograph, answer, error = "", corrected = "" }) {
   const [best] = answer && answer.verdict.rank !== "not_a_plant" ? answer.predictions : [];
+  const probable = answer && probablePlant(answer);
   return {
     photograph,
     verdict_rank: answer?.verdict.rank ?? "",
-    verdict_name: answer?.verdict.name ?? "",
+    verdict_name: answer?.verdict.name ?? (probable ? say("many.probably", { name: probable.scientific_name }) : ""),
     verdict_score: best ? answer.verdict.score : null,
     best_name: best?.scientific_name ?? "",
     best_score: best?.score ?? null,

@@ -86,14 +86,73 @@ def test_sentences_are_whole(page_in, language, whole, model):
         assert not re.search(r"(?<!\.)\.\.(?!\.)|,\.| \.", text), text
 
 
-def test_the_card_of_an_answer_begins_with_what_may_harm(page):
+def test_the_card_begins_with_what_is_likely_to_harm_and_ends_with_what_cannot_be_ruled_out(page):
     steps = """
       const { showAnswer } = await load("answer.js");
-      return showAnswer(args[0], args[1], [])[0].children.slice(0, 2).map((line) => [line.className, line.textContent]);
+      return showAnswer(...args, [])[0].children.map((line) => [line.className, line.textContent]);
     """
-    harm, rank = page.evaluate(steps, HARMFUL, MODEL)
+    harm, rank, *_, harms, _, _, _, aside = page.evaluate(steps, like("probable", harmful=HARMFUL["harmful"]), MODEL)
     assert harm == ["verdict__harm", "May be Poison ivy: do not touch it."]
-    assert rank == ["verdict__rank", "Your plant"]
+    assert rank == ["verdict__rank", "Probably"]
+    assert harms[1].startswith("Can irritate the skinleaves, pollen: Handling it can give a rash")
+    assert aside == ["verdict__aside", "Monkshood cannot be ruled out: deadly if eaten."]
+
+
+def test_the_card_asks_about_a_picture_that_looks_different_and_leaves_it_out(page):
+    steps = """
+      const { showAnswer } = await load("answer.js");
+      const left = [];
+      const shown = (leaveOut) => showAnswer(...args, [], null, leaveOut)[0].children.find(
+        (line) => line.textContent.startsWith("Picture"));
+      const asked = shown((index) => left.push(index));
+      asked.children.at(-1).onclick();
+      return [asked.textContent, left, shown(null).textContent];
+    """
+    asked, left, told = page.evaluate(steps, STATES["different"], MODEL)
+    assert (asked, left, told) == ("Picture 2 looks different. Leave it out", [1], "Picture 2 looks different. ")
+
+
+@pytest.mark.parametrize(
+    ("rank", "score", "is_offered"), [("uncertain", 0.3, 1), ("uncertain", 0.29, 0), ("species", 0.2, 1)]
+)
+def test_a_plant_is_offered_by_name_only_where_it_is_likely(page, rank, score, is_offered):
+    steps = """return (await load("correct.js")).correction(...args, []).textContent;"""
+    whole = like("species", verdict={"rank": rank}, predictions=[SPECIES["predictions"][0] | {"score": score}])
+    shown = page.evaluate(steps, whole, MODEL | {"corrections": {"days": 9}})
+    assert shown.count("Common sunflower") == is_offered
+    assert "It is another plant:Send" in shown
+
+
+def test_the_guesses_have_percentages_unless_the_plant_is_unknown(page):
+    steps = """
+      const { guessList } = await load("lists.js");
+      const scores = (list) => list.all.filter((part) => part.className === "candidate__score");
+      return args.map((each) => scores(guessList(...each)).map((part) => part.textContent));
+    """
+    rare = like(
+        "one_of_three",
+        predictions=[each | {"score": 0.015} for each in STATES["uncertain"]["predictions"][:4]],
+        harmful=HARMFUL["harmful"],
+    )
+    shown = page.evaluate(
+        steps, [STATES["probable"], "uncertain"], [rare, "uncertain"], [STATES["unknown_plant"], "unknown_plant"]
+    )
+    assert shown == [["31%", "25%", "20%"], ["1.5%"] * 3 + ["13%"], []]
+
+
+def test_the_plants_that_a_search_lists_have_their_names(fresh_page):
+    steps = """
+      const { setUpSpeciesSearch } = await load("about.js");
+      globalThis.fetch = async () => new Response(JSON.stringify({ species: args }));
+      setUpSpeciesSearch();
+      document.getElementById("species-query").value = "sun";
+      document.getElementById("species-form").dispatchEvent(new Event("submit"));
+      await new Promise((resolve) => { setTimeout(resolve, 20); });
+      return document.getElementById("species-list").textContent;
+    """
+    assert fresh_page.evaluate(steps, *SPECIES["predictions"][::4]) == (
+        "Common sunflowerHelianthus annuus · AsteraceaeTigridia pavoniaIridaceae"
+    )
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -24,7 +24,7 @@ globalThis.answerTo = async (form) => {
   return answers[name];
 };
 await load("many.js");
-const files = ["1.jpg", "2.jpg"].map((name) => new File(["pixels"], name));
+const files = Object.keys(answers).map((name) => new File(["pixels"], name));
 const chosen = document.getElementById("files");
 chosen.files = files;
 chosen.dispatchEvent(new Event("change"));
@@ -35,9 +35,13 @@ return rows.children.map((row) => row.querySelector(".many__words").textContent)
 
 
 def test_each_answer_stands_in_the_row_of_its_photograph_in_whatever_order_they_come(fresh_page):
-    first, second = fresh_page.evaluate(MANY_ANSWERS, {"1.jpg": SPECIES, "2.jpg": STATES["uncertain"]})
+    states = ("uncertain", "probable", "one_of_three")
+    answers = {"1.jpg": SPECIES} | {f"{number}.jpg": STATES[state] for number, state in enumerate(states, 2)}
+    first, second, probable, three = fresh_page.evaluate(MANY_ANSWERS, answers)
     assert first == "Common sunflowerHelianthus annuusYour plant · 1.jpg"
     assert second == "Not sureperhaps Common sunflowerNo clear answer · 2.jpg"
+    assert probable == "Probably Common sunflowerHelianthus annuusProbably · 3.jpg"
+    assert three == "One of these threeperhaps Common sunflower, Common daisy, or CowslipIn doubt · 4.jpg"
 
 
 @pytest.mark.parametrize("view", VIEWS)
