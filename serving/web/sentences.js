@@ -75,7 +75,10 @@ export function harmSentences({ harmful = [] }, areLikely = true) {
 
 /** Returns in short how a plant harms, or "" if that is not known. */
 export const harmWords = ({ harms = [] }) => ["eaten", "touch"].flatMap((kind) => harms.filter((harm) => harm.kind === kind))
-  .map(({ kind, severity }) => say(`harms.${kind}.${severity}`)).join(" · ");
+  .map((harm) => `${say(`harms.${harm.kind}.${harm.severity}`)}${someParts(harm)}`).join(" · ");
+
+/** Asparagus is food, its berries are not; of what is deadly nobody shall weigh the parts. */
+const someParts = ({ kind, severity, parts = "all" }) => (kind === "eaten" && severity !== "deadly" && !parts.startsWith("all") ? ` ${say("harms.some_parts")}` : "");
 
 /** Returns the sentence below the name, or null if the name says it all. */
 export function verdictSentence(answer, model) {
@@ -104,9 +107,7 @@ export function trustSentence(answer) {
 }
 
 /** Returns what is said where the answer rests on plants that were chosen, or null. */
-export function choiceSentence({ discarded_mass: mass = null }) {
-  return mass !== null && mass >= 0.5 ? say("card.outside_choice") : null;
-}
+export const choiceSentence = ({ discarded_mass: mass = null }) => (mass !== null && mass >= 0.5 ? say("card.outside_choice") : null);
 
 /** Returns why a picture has no share, or null. */
 export function unusedSentence({ weight = null, plant_score: score = null }) {

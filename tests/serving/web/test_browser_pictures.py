@@ -154,7 +154,7 @@ def test_what_a_species_is_often_taken_for_stands_below_it_with_a_picture_of_eac
     assert names.all_inner_texts() == ["Common daisy", "Cowslip"]
     assert len({corner.bounding_box()["x"] for corner in corners[:2]}) == 2  # side by side
     assert len({corner.bounding_box()["y"] for corner in corners[:2]}) == 1
-    assert page.locator(".alikes a").all_inner_texts()[:3] == ["Wikipedia", "GBIF", "POWO"]
+    assert page.locator(".read-on a").all_inner_texts() == ["Wikipedia", "GBIF", "POWO", "Wikipedia", "Wikipedia"]
     tab.assert_accessible()
 
 
