@@ -28,6 +28,8 @@ QUICK_CHECKS = {
     "health_check_period_ms": 1000,
     "health_check_timeout_ms": 5000,
     "health_check_failure_threshold": 3,
+    "grpc_client_keepalive_time_ms": 2000,
+    "grpc_client_keepalive_timeout_ms": 3000,
 }
 
 
