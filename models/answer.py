@@ -150,7 +150,8 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
     cutoffs = model.calibration.cutoffs or Cutoffs()
     weight_B = picture_weights(np.ones(len(logits_BO)) if plant_B is None else plant_B, cutoffs.plant)
     alone_BT = vision_BT = all_BT if allowed_T is None else probabilities(logits_BO, model, allowed_T)
-    num_used = len(np.unique(logits_BO[weight_B > 0], axis=0))  # a photograph that is sent twice says nothing new
+    # A photograph that is sent twice says nothing new.
+    num_used = len(set(map(bytes, logits_BO[weight_B > 0])))
     together = model.for_pictures(num_used)
     combined_O = combine_pictures(logits_BO, weight_B)
     place = None
