@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from training.engine.step import Engine
 
 _NUM_CLASSES: Final = 1000  # hardly matter to the time of a step
-_WARMUP_STEPS: Final = 3  # kernels are selected in the first; fp16 adjusts its loss scale in the first few
 _WINDOWS: Final = 5
 _WINDOW_S: Final = 0.6
 _MAX_STEPS: Final = 200  # per window
@@ -53,9 +52,9 @@ def on_this_machine(recipe: Recipe, num_pictures: int, device: "torch.device") -
 
 
 def pictures_per_s(recipe: Recipe, device: "torch.device") -> float | None:
-    """Times the training step of a recipe on random pictures of its largest size, a few seconds at most.
+    """Times the training step of a recipe on random pictures of its largest size.
 
-    Returns the median speed, or None if there is too little memory.
+    Returns the median speed of some seconds, or that of one step if it is slow, or None if there is too little memory.
     """
     from training.engine.losses import TrainingClasses
     from training.engine.step import Engine
@@ -70,8 +69,10 @@ def pictures_per_s(recipe: Recipe, device: "torch.device") -> float | None:
         engine = Engine(RunInput.of(recipe), network, device, classes, steps_per_epoch=10_000)
         engine.train_mode()
         take = _steps(engine, recipe.schedule.batch_size, max(sides_of_epochs(recipe)))
-        step_s = take(1)  # includes compilation and kernel selection
-        step_s = take(_WARMUP_STEPS - 1) / (_WARMUP_STEPS - 1) if step_s < _WINDOW_S else step_s
+        take(1)  # compiles and selects kernels
+        step_s = take(1)
+        if step_s < _WINDOW_S:
+            step_s = take(1)
         num_steps = min(max(round(_WINDOW_S / step_s), 1), _MAX_STEPS)
         num_windows = _WINDOWS if step_s < _WINDOW_S else 1
         return recipe.schedule.batch_size * num_steps / statistics.median(take(num_steps) for _ in range(num_windows))

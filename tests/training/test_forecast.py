@@ -63,6 +63,12 @@ def test_the_real_step_is_timed_with_pictures_of_the_largest_size(monkeypatch):
     assert steps.call_args.args[-1] == 64
 
 
+def test_the_step_that_selects_kernels_is_not_timed(monkeypatch):
+    seconds = iter([9.0, 0.1, 0.1, *[0.6] * 5])  # a step each, then six at a time
+    monkeypatch.setattr(forecast, "_steps", lambda *_: lambda _: next(seconds))
+    assert forecast.pictures_per_s(read_recipe(RECIPE), CPU) == pytest.approx(4 / 0.1)
+
+
 @pytest.mark.parametrize(
     "error",
     [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUDNN_STATUS_ALLOC_FAILED"), MemoryError()],
