@@ -1,12 +1,12 @@
 """The verdict on one plant in words: which scores reach which thresholds, what place decided, and its look-alikes."""
 
-from typing import Final, cast
+from typing import cast
 
 from msgspec.structs import replace
 
 from models.arrays import Doubles, Flags
 from models.calibration import Cutoffs
-from models.harmful import LARGEST_LEFT_OUT, HarmKind
+from models.harmful import EFFECTS, LARGEST_LEFT_OUT
 from models.place import PlaceModel, Where
 from models.ranking import (
     RANKS,
@@ -18,8 +18,6 @@ from models.ranking import (
 )
 from models.scoring import LIKELIER_OUTSIDE, MOST_DISCARDED, AnswerModel, Decisions, Scores
 from models.taxonomy import Taxonomy
-
-_GRAVE: Final[dict[HarmKind, str]] = {"touch": "harmful to touch", "eaten": "deadly if eaten"}
 
 
 def explain(scores: Scores, decisions: Decisions, taxa_T: Doubles, model: AnswerModel) -> Verdict:
@@ -65,7 +63,7 @@ def _warnings(scores: Scores, column: int, taxa_T: Doubles, taxonomy: Taxonomy) 
     """Names the likeliest taxon of each grave harm that the best name of a rank leaves out."""
     return [
         f"may be {taxonomy.taxa[(taxa_T * taxonomy.grave_harms[kind]).argmax()].scientific_name} or the like, "
-        f"{_GRAVE[kind]}: {comparison(float(score_N[0]), LARGEST_LEFT_OUT)}"
+        f"which {EFFECTS[kind]}: {comparison(float(score_N[0]), LARGEST_LEFT_OUT)}"
         for kind, score_N, left_out_NR in harm_left_out(taxa_T[None], scores.position_NR, taxonomy)
         if left_out_NR[0, column]
     ]

@@ -1,8 +1,9 @@
 """Plants that harm people who touch or eat them: the table `harmful.csv`, and how likely one must be to be told.
 
-The table is from handbooks and lists of poison centers. Two people wrote it without each other, and what only one of
-them wrote is left out. A row of a species counts in place of that of its genus. No verdict leaves out a grave harm
-while it is likely (`models/ranking.py`).
+The table was written twice, independently, and what stands in one of the two alone is left out. Rows that cite the
+California Poison Control System, Filmer 2012 or TPPT were compared with these lists; the handbooks were cited from
+memory, and nobody has looked them up. A row of a species counts in place of that of its genus. No verdict leaves out a
+grave harm while it is likely (`models/ranking.py`).
 """
 
 import csv
@@ -14,6 +15,8 @@ import msgspec
 
 HarmKind = Literal["touch", "eaten"]
 """What one does to be harmed."""
+EFFECTS: Final[dict[HarmKind, str]] = {"touch": "can blister the skin", "eaten": "can kill who eats it"}
+"""What a grave harm does, after "which" in a sentence."""
 Severity = Literal["none", "mild", "severe", "deadly"]
 
 

@@ -180,7 +180,7 @@ class Promise(msgspec.Struct, frozen=True):
     """What calibration plants prove about the names of one rank.
 
     With probability `confidence`, over the draw of the calibration plants, at most `max_risk` of the plants that get a
-    name of this rank get a wrong one. It holds for plants like those of the calibration split, with one picture each,
+    name of this rank get a wrong one. It holds for plants like those of the calibration split, with as many pictures,
     and takes the temperature, which was fitted on the same plants, as given.
     """
 

@@ -151,7 +151,7 @@ class HarmView(msgspec.Struct, frozen=True):
     harm: HarmKind
     """How it harms: `touch`, who touches it, or `eaten`, who eats it."""
     effect: str
-    """What to know, as an English sentence."""
+    """What its plants do, after "which" in an English sentence."""
     score: float
     """Probability of all taxa that harm so, by all pictures together or by one alone, whichever is higher."""
     prediction: Prediction

@@ -20,6 +20,7 @@ from PIL import Image
 from models.answer import PlaceNote, PlantAnswer, Question
 from models.arrays import Singles
 from models.errors import PictureError
+from models.harmful import EFFECTS
 from models.place import first_place
 from models.preprocess import InputSpec
 from models.ranking import RankedGroup, RankedTaxon
@@ -400,7 +401,7 @@ def _identification(
         look_alikes=predictions(plant.look_alikes, plant.place),
         guess=plant.guess,
         harmful=[
-            HarmView(taxon.genus, each.harm.kind, each.harm.line, each.score, taxon, each.is_likely)
+            HarmView(taxon.genus, each.harm.kind, EFFECTS[each.harm.kind], each.score, taxon, each.is_likely)
             for each in plant.harmful
             for taxon in predictions([each.taxon], plant.place)
         ],

@@ -267,8 +267,8 @@ def test_the_reason_names_the_harmful_genus_once_and_what_leaves_it_out():
     promises = Promises(family=Promise(0.05, 0.95, 400, 9))
     verdict = verdict_of(IVY, 0.01, 0.96, 0.03, 0.0, promises=promises)
     assert verdict.reason == (
-        "may be Toxicodendron radicans or the like, harmful to touch: 0.03 reaches 0.02; species Rhus typhina leaves "
-        "it out; genus Rhus leaves it out; family Anacardiaceae 0.99 reaches 0.50."
+        "may be Toxicodendron radicans or the like, which can blister the skin: 0.03 reaches 0.02; species Rhus "
+        "typhina leaves it out; genus Rhus leaves it out; family Anacardiaceae 0.99 reaches 0.50."
     )
     assert verdict.promise == promises.family
     verdict = verdict_of(IVY, 0.9799, 0.0, 0.0201, 0.0, species=0.99)
