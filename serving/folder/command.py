@@ -58,8 +58,6 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     """Answer again what failed in former runs."""
     part: str | None = None
     """Answer one of n shares only, i/n with i from 0 to n - 1, so that n machines share the work."""
-    ray: str | None = None
-    """Share the parts among the machines of a Ray cluster: auto (the one that this machine is in) or its address."""
     truth: str | None = None
     """Column of --list with true names or taxon ids, or `folder`, if the names of the folders are the true ones: tells
     how often the answers are right, and writes truth.json."""

@@ -19,7 +19,6 @@ from models.program import duration_in_words
 from models.ranking import NAMES_ARE_GUESSES
 from serving.engine.decoding.pool import DecoderPool
 from serving.folder import Outcome
-from serving.folder.cluster import write_on_cluster
 from serving.folder.command import IdentifyFolder
 from serving.folder.darwin_core import DARWIN_CORE_FILE, write_darwin_core
 from serving.folder.output import open_output
@@ -182,14 +181,9 @@ class _FolderRun:
         return [key for key in self._plants if key not in done]
 
     async def _write(self, parts: Sequence[Part], progress: Progress, decoder: DecoderPool | None) -> None:
-        opened = partial(open_worker, self._command, self._record.bundle, self._files)
-        on_part = partial(self._check_failures, progress)
-        if self._command.ray is not None:
-            await write_on_cluster(self._command, opened, parts, progress.add, on_part)
-        else:
-            async with opened(cores(), decoder) as worker:
-                progress.begin()
-                await worker.write(parts, progress.add, on_part)
+        async with open_worker(self._command, self._record.bundle, self._files, cores(), decoder) as worker:
+            progress.begin()
+            await worker.write(parts, progress.add, partial(self._check_failures, progress))
 
     def _check_failures(self, progress: Progress) -> None:
         failed, done, limit = progress.counts["failed"], progress.num_done, self._command.max_failure_rate

@@ -1,4 +1,4 @@
-"""Parts -> files of rows: what each process of a run does, on one machine or on many.
+"""Parts -> files of rows: what each process of a run does, on one machine or on one of many.
 
 It reads, decodes and runs the photographs of many plants at once, and keeps few of them in memory.
 """
