@@ -1,9 +1,12 @@
 """Plants that harm people who touch or eat them: the table `harmful.csv`, and how likely one must be to be told.
 
-The table was written twice, independently, and what stands in one of the two alone is left out. Rows that cite the
-California Poison Control System, Filmer 2012 or TPPT were compared with these lists; the handbooks were cited from
-memory, and nobody has looked them up. A row of a species counts in place of that of its genus. No verdict leaves out a
-grave harm while it is likely (`models/ranking.py`).
+Two readers wrote the table, and what stands in one of the two alone is left out. Then each row was looked up: `source`
+names what was read, and what nothing confirmed is left out. Of the 386 rows 276 cite stored copies of three lists, with
+the rating of the California Poison Control System, the class of Filmer 2012 or the word of TPPT. 32 harmless foods cite
+40 CFR 180.41. 78 rows cite other pages, of which mostly the abstract or the beginning was read; 18 of them name who
+tells ("as told by", "copy at"). 37 of the 41 deadly rows cite a page about deaths or a deadly amount, four only the
+highest classes of the lists. TPPT's "toxic" counts as mild or severe. A row of a species counts in place of that of its
+genus. No verdict leaves out a grave harm while it is likely (`models/ranking.py`).
 """
 
 import csv
