@@ -194,7 +194,7 @@ def answer_plant(logits_BO: Floats, features_BF: Floats, model: AnswerModel, que
         discarded_mass=discarded,
         place=place,
         look_alikes=look_alikes,
-        guess=together.guess(verdict) if allowed_T is None else None,
+        guess=together.guess(verdict, scores) if allowed_T is None else None,
         harmful=_possible_harm(scores_BT, verdict, candidates, look_alikes, model.taxonomy),
     )
 

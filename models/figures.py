@@ -274,6 +274,10 @@ class SeveralPictures(msgspec.Struct, frozen=True):
     """Number of pictures in each question."""
     top1: Share
     """Questions whose most likely taxon is right."""
+    named: Share
+    """Questions that get the name of a species or genus."""
+    right: Share | None
+    """Those of them whose name is right; None without a name."""
 
 
 def several_pictures(outputs: Outputs, taxa_N: Whole, model: AnswerModel) -> list[SeveralPictures]:
@@ -286,12 +290,26 @@ def several_pictures(outputs: Outputs, taxa_N: Whole, model: AnswerModel) -> lis
     questions = _questions(taxa_N)
     found = []
     for size in NUM_PICTURES if questions else ():
-        hits = 0
+        hits = num_named = num_right = 0
         for chosen in (question[:size] for question in questions):
             answer = answer_plant(outputs.logits[chosen], outputs.features[chosen], model, Question(top_k=1))
-            hits += answer.taxa[0].taxon is model.taxonomy.taxa[taxa_N[chosen[0]]]
-        found.append(SeveralPictures(size, share(hits, len(questions))))
+            taxon = model.taxonomy.taxa[taxa_N[chosen[0]]]
+            hits += answer.taxa[0].taxon is taxon
+            right_name = {"species": taxon.scientific_name, "genus": taxon.genus}.get(answer.verdict.rank)
+            num_named += right_name is not None
+            num_right += right_name is not None and right_name == answer.verdict.name
+        right = share(num_right, num_named) if num_named else None
+        found.append(SeveralPictures(size, share(hits, len(questions)), share(num_named, len(questions)), right))
     return found
+
+
+def several_metrics(found: Sequence[SeveralPictures], data: str) -> Iterator[Metric]:
+    """Yields the figures of answers about several pictures for a bundle."""
+    for each in found:
+        about = f"{data}, drawn of one taxon" if each.num_pictures > 1 else data
+        yield metric(f"named_{each.num_pictures}_pictures", each.named, about)
+        if each.right is not None:
+            yield metric(f"right_{each.num_pictures}_pictures", each.right, about)
 
 
 def _questions(labels_N: Whole) -> list[Whole]:

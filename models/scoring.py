@@ -7,7 +7,7 @@ Letters in names: B pictures of one plant, N pictures or plants, F features, O o
 """
 
 from functools import cached_property
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
@@ -46,18 +46,21 @@ LIKELIER_OUTSIDE: Final = 0.5
 
 
 class GuessShare(msgspec.Struct, frozen=True):
-    """How often the likeliest taxa were right where no name was given, on calibration plants.
+    """How often the likeliest taxa, or families, were right where no name was given, on calibration plants.
 
-    One plant in four was a stranger, for which no taxon is right.
+    One plant in four was a stranger, for which no taxon is right. Plants unlike those that the network knows have
+    shares of their own, of families.
     """
 
     score: Probability
-    """Least score of the most likely taxon; the share holds up to that of the next one."""
+    """Least score of the most likely taxon or family; the share holds up to that of the next one."""
     first: Probability
-    """Share of the plants whose most likely taxon was right."""
-    three: Probability
-    """Share of those with the right one among the three most likely."""
+    """Share of the plants whose most likely taxon or family was right."""
+    three: Probability | None
+    """Share of those with the right one among the three most likely taxa; null for families."""
     num_plants: int
+    rank: Literal["species", "family"] = "species"
+    """`species` for taxa, `family` for families."""
 
 
 class JointRule(msgspec.Struct, frozen=True):
@@ -134,11 +137,16 @@ class AnswerModel(msgspec.Struct, frozen=True, dict=True):
             return np.zeros(0, np.intp)
         return candidate_set(table, taxa_BT, coverage, kind, None if other is None else (other, self.is_mistaken))
 
-    def guess(self, verdict: Verdict) -> GuessShare | None:
-        """Returns how often the likeliest taxa are right where the verdict is in doubt; None for another verdict."""
-        if verdict.rank != "uncertain" or verdict.unknown_plant:
+    def guess(self, verdict: Verdict, scores: "Scores") -> GuessShare | None:
+        """Returns how often such an answer about one plant is right where it is in doubt; None for another verdict.
+
+        The likeliest taxa are meant, or of a plant unlike those that the network knows the likeliest family.
+        """
+        if verdict.rank != "uncertain":
             return None
-        return next((each for each in reversed(self.guesses) if each.score <= verdict.score), None)
+        rank = "family" if verdict.unknown_plant else "species"
+        score = scores.score_NR[0, RANKS.index(rank)]
+        return next((each for each in reversed(self.guesses) if each.rank == rank and each.score <= score), None)
 
     def for_pictures(self, number: int) -> "AnswerModel":
         """Returns the model for so many pictures of one plant together."""

@@ -22,10 +22,11 @@ _ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), list: p
 _COLUMNS: Final[Mapping[str, type]] = {
     "path": str, "group": str, "num_photographs": int, "num_failed": int, "status": str, "error_code": str,
     "error": str, "verdict_rank": str, "verdict_name": str, "taxon_id": str, "verdict_score": float, "genus": str,
-    "family": str, "reason": str, "harm": str, "plant_score": float, "discarded_mass": float, "candidates": list,
-    "num_candidates": int, "candidates_guarantee": str, "width": int, "height": int, "taken_at": str, "latitude": float,
-    "longitude": float, "geodetic_datum": str, "coordinate_uncertainty_m": int, "bundle_name": str,
-    "bundle_version": str, "label_hash": str,
+    "family": str, "reason": str, "guess_rank": str, "guess_first": float, "guess_three": float, "harm": str,
+    "plant_score": float, "discarded_mass": float, "candidates": list, "num_candidates": int,
+    "candidates_guarantee": str, "width": int, "height": int, "taken_at": str, "latitude": float, "longitude": float,
+    "geodetic_datum": str, "coordinate_uncertainty_m": int, "bundle_name": str, "bundle_version": str,
+    "label_hash": str,
 }  # fmt: skip
 
 
@@ -95,6 +96,8 @@ def answered(
     if capture.coordinates is not None:
         row["latitude"], row["longitude"] = capture.coordinates
         row |= {"geodetic_datum": capture.datum, "coordinate_uncertainty_m": capture.uncertainty_m}
+    if (guess := answer.guess) is not None:
+        row |= {"guess_rank": guess.rank, "guess_first": guess.first, "guess_three": guess.three}
     if answer.candidates is not None:
         row["candidates"] = [ranked.taxon.scientific_name for ranked in answer.candidates.taxa]
         row["num_candidates"] = answer.candidates.num_taxa

@@ -6,7 +6,7 @@ Letters in names: N calibration plants, one picture each; M other pictures; T ta
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -236,13 +236,16 @@ class Heads(msgspec.Struct, frozen=True):
         kept_N = np.asarray(_familiarity(found) >= cutoffs.familiar)
         return kept_N if found.plant_N is None else kept_N & (found.plant_N >= cutoffs.plant)
 
-    def named(self, known: Predictions) -> Predictions:
-        """Returns the plants that thresholds are fitted on: those that are kept, and strangers for every fourth one."""
-        named = known.subset(self.keeps(known))
+    def with_unknown(self, known: Predictions) -> Predictions:
+        """Returns the plants and strangers, so that every fourth one is a stranger if there are enough."""
         if self.unknown is None or self.others is None:
-            return named
-        drawn_M = drawn_among(self.unknown.names, len(known.rows))
-        return Predictions.join((named, self.others.subset(drawn_M & self.keeps(self.others))))
+            return known
+        return Predictions.join((known, self.others.subset(drawn_among(self.unknown.names, len(known.rows)))))
+
+    def named(self, known: Predictions) -> Predictions:
+        """Returns the plants that thresholds are fitted on: those that are kept, with strangers among them."""
+        found = self.with_unknown(known)
+        return found.subset(self.keeps(found))
 
 
 def fit_heads(
@@ -325,21 +328,38 @@ def fit_joint(
 
 
 def fit_guesses(heads: Heads, known: Predictions, model: AnswerModel) -> tuple[GuessShare, ...]:
-    """Measures how often the likeliest taxa of plants without a name are right, in ranges of score of equal counts."""
-    found = heads.named(known)
-    is_known_N = np.arange(len(found.rows)) < heads.keeps(known).sum()
-    in_doubt_N = decide(found, model).rank_N == "uncertain"
-    ascending = np.flatnonzero(in_doubt_N)[np.argsort(found.confidence_N[in_doubt_N], kind="stable")]
-    num_ranges = min(len(ascending) // LEAST_IN_DOUBT, MOST_RANGES)
-    return tuple(
-        GuessShare(
-            score=float(found.confidence_N[part[0]]) if at else 0.0,
-            first=float((found.hits & is_known_N)[part].mean()),
-            three=float((found.top_k_hits(3) & is_known_N)[part].mean()),
-            num_plants=len(part),
-        )
-        for at, part in enumerate(np.array_split(ascending, num_ranges) if num_ranges else ())
+    """Measures how often the likeliest taxa of plants without a name are right, and the likeliest family of others.
+
+    The latter are unlike the plants that the network knows.
+    """
+    found = heads.with_unknown(known)
+    decisions = decide(found, model)
+    is_known_N = np.arange(len(found.rows)) < len(known.rows)
+    family_N = found.score_NR[:, RANKS.index("family")]
+    in_doubt_N = (decisions.rank_N == "uncertain") & ~decisions.unknown_N
+    taxa_hits = found.hits & is_known_N, found.top_k_hits(3) & is_known_N
+    return (
+        *_guess_shares("species", found.confidence_N, in_doubt_N, *taxa_hits),
+        *_guess_shares(
+            "family", family_N, decisions.unknown_N & (family_N > 0), found.rank_right_NR[:, RANKS.index("family")]
+        ),
     )
+
+
+def _guess_shares(
+    rank: Literal["species", "family"], score_N: Floats, among_N: Flags, first_N: Flags, three_N: Flags | None = None
+) -> Iterator[GuessShare]:
+    """Yields the shares in ranges of score of equal counts; nothing with too few plants."""
+    ascending = np.flatnonzero(among_N)[np.argsort(score_N[among_N], kind="stable")]
+    num_ranges = min(len(ascending) // LEAST_IN_DOUBT, MOST_RANGES)
+    for at, part in enumerate(np.array_split(ascending, num_ranges) if num_ranges else ()):
+        yield GuessShare(
+            score=float(score_N[part[0]]) if at else 0.0,
+            first=float(first_N[part].mean()),
+            three=None if three_N is None else float(three_N[part].mean()),
+            num_plants=len(part),
+            rank=rank,
+        )
 
 
 def groups_of(keys_N: Whole, number: int) -> Whole:

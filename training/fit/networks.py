@@ -18,7 +18,15 @@ from PIL import Image
 from models.bundle import Golden
 from models.bundle_record import Check, FailedNetwork, MeasuredCoverage, NetworkFile, Precision
 from models.errors import BundleError
-from models.figures import Figures, SplitMetrics, coverage_figures, measure, metric
+from models.figures import (
+    Figures,
+    SplitMetrics,
+    coverage_figures,
+    measure,
+    metric,
+    several_metrics,
+    several_pictures,
+)
 from models.openvino_session import OpenVinoSession
 from models.outputs import Outputs, Predictions, Rows, chunks
 from models.preprocess import InputSpec, picture_to_input
@@ -167,6 +175,7 @@ def evaluate_network(
         metric(name, getattr(figures.all, name), test.name, len(test)) for name in SplitMetrics.__struct_fields__
     ]
     metrics += fitted.metrics
+    metrics += several_metrics(several_pictures(outputs, predictions.taxon_labels_N, model), test.name)
     metrics += place_metrics(outputs, predictions, test, model)
     if sets.unknown is not None:
         judging = UnknownPlants.of(run, sets.unknown, judging=True)

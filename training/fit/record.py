@@ -63,6 +63,7 @@ def model_card(
         metrics={metric.name: metric for metric in record.metrics},
         limits={rank: getattr(thresholds, rank) for rank in RANKS}
         | {"species that are often mistaken": thresholds.mistaken},
+        guesses={1: fitted.model.guesses} | {rule.num_pictures: rule.guesses for rule in fitted.model.joint},
         names=sorted(taxon.scientific_name for taxon in taxa),
         num_calibrated=sum(len(each.conformity_N) for each in conformal),
         uncalibrated=sorted(taxa[position].scientific_name for position in tables.uncalibrated_taxa),

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import fsspec
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +22,7 @@ from models.errors import DataError, InputError
 from models.exif import Capture
 from models.program import read_flags
 from models.ranking import NAMES_ARE_GUESSES, Promises
-from models.scoring import AnswerModel
+from models.scoring import AnswerModel, GuessShare
 from serving.folder import Outcome, run
 from serving.folder.command import IdentifyFolder
 from serving.folder.photographs import Photograph
@@ -356,7 +357,9 @@ def test_a_genus_that_the_likeliest_taxon_is_not_of_has_no_family_of_that():
         species("Quercus robur", "Fagaceae"), species("Rosa canina", "Rosaceae"), species("Rosa rugosa", "Rosaceae")
     )
     answer = answer_plant(np.log([[0.4, 0.3, 0.3]]), np.zeros((1, 1)), AnswerModel(taxonomy, 1.0), Question())
+    answer = msgspec.structs.replace(answer, guess=GuessShare(0.0, 0.6, None, 50, "family"))
     photograph = Photograph("a.jpg", 1, "1")
     row = answered(Plant("a", (photograph,)), answer, [Seen(photograph, 1, 1, Capture(), False)], [], None)
     assert (row["verdict_name"], row["name_1"], row["genus"], row["family"]) == ("Rosa", "Quercus robur", "Rosa", None)
     assert row["taxon_id"] is None  # nor its id
+    assert (row["guess_rank"], row["guess_first"], row["guess_three"]) == ("family", 0.6, None)

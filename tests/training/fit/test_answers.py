@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -12,7 +14,7 @@ from models.figures import (
 )
 from models.outputs import Outputs
 from models.scoring import AnswerModel, Decisions
-from tests.training.fit.drawn_outputs import TAXONOMY, draw_plants, draw_things, drawn_sets, fit_drawn, on_disk
+from tests.training.fit.drawn_outputs import TAXONOMY, answers, draw_plants, draw_things, drawn_sets, fit_drawn, on_disk
 from training.evaluate import _in_words
 
 FITTED = fit_drawn(drawn_sets()).model
@@ -94,6 +96,13 @@ def test_more_pictures_of_a_species_are_right_more_often():
     top1 = [each.top1.value for each in found]
     assert top1[0] < top1[1] < top1[3]
     assert found[0].top1.num_pictures == found[3].top1.num_pictures == 200
+    alone = answers(SimpleNamespace(model=BARE), plants)
+    named = [answer.verdict.rank in ("species", "genus") for answer in alone]
+    right = [
+        answer.verdict.name in (TAXONOMY.taxa[label].scientific_name, TAXONOMY.taxa[label].genus)
+        for answer, label in zip(alone, plants.labels, strict=True)
+    ]
+    assert (found[0].named.value, found[0].right.value) == (np.mean(named), sum(right) / sum(named))
 
 
 def test_taxa_with_fewer_than_five_pictures_are_left_out():

@@ -216,6 +216,27 @@ def test_tables_of_outputs_on_disk_are_the_plain_ones(fitted, tmp_path, monkeypa
             assert found == pytest.approx(expected, rel=1e-4, abs=1e-5), f"{name} {field}"
 
 
+def test_guesses_count_the_calibration_plants_that_are_answered_so(monkeypatch):
+    monkeypatch.setattr("training.fit.model.LEAST_IN_DOUBT", 10)
+    families = [replace(taxon, family=f"Family{at // 5}") for at, taxon in enumerate(TAXONOMY.taxa)]
+    taxonomy = replace(TAXONOMY, taxa=tuple(families))
+    plants = draw_plants(40, seed=1)
+    fitted = fit_drawn(drawn_sets(calibration=Drawn(plants, manifest=SimpleNamespace(taxonomy=taxonomy))))
+    given = {guess: [] for guess in fitted.model.guesses}
+    for answer, label in zip(answers(fitted, plants, Question(top_k=3)), plants.labels, strict=True):
+        if (guess := answer.guess) is not None:
+            taxon = families[label]
+            likeliest = [each.taxon for each in answer.taxa]
+            first = answer.families[0].name == taxon.family if guess.rank == "family" else likeliest[0] == taxon
+            given[guess].append([first, taxon in likeliest])
+    assert {guess.rank for guess in given} == {"species", "family"}
+    for guess, hits in given.items():
+        first, three = np.mean(hits, axis=0)
+        one = 1 / guess.num_plants  # the score of the plant on the limit may round to either side
+        assert (guess.num_plants, guess.first) == (pytest.approx(len(hits), abs=1), pytest.approx(first, abs=one))
+        assert guess.three == (None if guess.rank == "family" else pytest.approx(three, abs=one))
+
+
 # ---- several pictures
 
 

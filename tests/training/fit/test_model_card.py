@@ -15,8 +15,8 @@ from models.calibration import Calibration, FittedOn
 from models.figures import metric
 from models.metrics import ReliabilityBin, share
 from models.outputs import RankScores
-from models.ranking import RANKS
-from models.scoring import AnswerModel
+from models.ranking import RANKS, Thresholds
+from models.scoring import AnswerModel, GuessShare, JointRule
 from tests.models.tiny import bundle_record, conformal_table
 from tests.training.small import make_taxonomy
 from training.export import Export
@@ -28,12 +28,12 @@ from training.toml_file import without_folders
 SURE = ReliabilityBin(low=14 / 15, num_pictures=40, confidence=0.97, accuracy=0.5)
 
 
-def card(diagrams={"all": [SURE], "a": [SURE]}, num_plants=400, metrics=()):  # noqa: B006
+def card(diagrams={"all": [SURE], "a": [SURE]}, num_plants=400, metrics=(), **model):  # noqa: B006
     """All plants reach 0.8; none is wrong. The species takes them all. One of two taxa has calibration plants."""
     scores = {rank: RankScores(np.full(num_plants, 0.8), np.ones(num_plants, dtype=bool)) for rank in RANKS}
     table = conformal_table(np.full((num_plants, 2), 0.5), np.zeros(num_plants, dtype=np.intp), np.array([0.5, 0.5]))
     calibration = Calibration(conformal=table, fitted_on=fitted_on(num_plants))
-    fitted = Fitted(AnswerModel(make_taxonomy(2), 1.0, calibration=calibration), fit_thresholds(scores))
+    fitted = Fitted(AnswerModel(make_taxonomy(2), 1.0, calibration=calibration, **model), fit_thresholds(scores))
     record = replace(bundle_record(), metrics=metrics)
     figures = SimpleNamespace(reliability=diagrams, risk_coverage={"species": SimpleNamespace(area=0.25)})
     return model_card(record, fitted, figures, negatives="spoons", commands=("a", "b"))
@@ -54,6 +54,8 @@ FIGURES = {"things_auroc": 0.93, "things_accepted": share(30, 100), "things_name
 FULL = {
     "metrics": tuple(metric(name, figure, "spoons") for name, figure in FIGURES.items()),
     "diagrams": {"all": [SURE], "a": [SURE], "b": [SURE]},
+    "guesses": (GuessShare(0.2, 0.4, 0.7, 60), GuessShare(0.0, 0.35, None, 50, "family")),
+    "joint": (JointRule(2, 0.7, Thresholds(0.8), 0.3), JointRule(4, 0.5, Thresholds(0.75), 0.3)),
 }
 
 
