@@ -241,11 +241,11 @@ def _possible_harm(
     if verdict.rank == "not_a_plant":
         return []
     listed = [*look_alikes, *(candidates.taxa if candidates is not None else [])]
-    is_listed_T = np.isin(np.arange(len(taxonomy.taxa)), [taxonomy.position_of[each.taxon.taxon_id] for each in listed])
+    listed_T = [taxonomy.position_of[each.taxon.taxon_id] for each in listed]
     found: list[PossibleHarm] = []
-    for kind, grave_T in taxonomy.grave_harms.items():
+    for kind, (grave_T, _, _) in taxonomy.grave_harms.items():
         score = float(np.minimum(scores_BT @ grave_T, 1.0).max())
-        if score > LARGEST_LEFT_OUT or (grave_T & is_listed_T).any():
+        if score > LARGEST_LEFT_OUT or grave_T[listed_T].any():
             best = int(np.where(grave_T, scores_BT.max(axis=0), -1.0).argmax())
             taxon = taxonomy.taxa[best]
             harm = next(each for each in harms_of(taxon.scientific_name, taxon.genus) if each.kind == kind)

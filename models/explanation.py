@@ -62,7 +62,7 @@ def explain(scores: Scores, decisions: Decisions, taxa_T: Doubles, model: Answer
 def _warnings(scores: Scores, column: int, taxa_T: Doubles, taxonomy: Taxonomy) -> list[str]:
     """Names the likeliest taxon of each grave harm that the best name of a rank leaves out."""
     return [
-        f"may be {taxonomy.taxa[(taxa_T * taxonomy.grave_harms[kind]).argmax()].scientific_name} or the like, "
+        f"may be {taxonomy.taxa[(taxa_T * taxonomy.grave_harms[kind][0]).argmax()].scientific_name} or the like, "
         f"which {EFFECTS[kind]}: {comparison(float(score_N[0]), LARGEST_LEFT_OUT)}"
         for kind, score_N, left_out_NR in harm_left_out(taxa_T[None], scores.position_NR, taxonomy)
         if left_out_NR[0, column]

@@ -149,13 +149,10 @@ def harm_left_out(
 
     The names are at these positions, shape (N, R), and the flags have this shape.
     """
-    for kind, grave_T in taxonomy.grave_harms.items():
-        score_N = taxa_NT @ grave_T
-        covers_NR = [
-            np.isin(position_N, name_T[grave_T])
-            for position_N, name_T in zip(position_NR.T, name_of_taxon(taxonomy).values(), strict=True)
-        ]
-        yield kind, score_N, (score_N > LARGEST_LEFT_OUT)[:, None] & ~np.stack(covers_NR, axis=1)
+    for kind, has_grave in taxonomy.grave_harms.items():
+        score_N = taxa_NT @ has_grave[0]
+        covers_RN = [has[position_N] for has, position_N in zip(has_grave, position_NR.T, strict=True)]
+        yield kind, score_N, (score_N > LARGEST_LEFT_OUT)[:, None] & ~np.stack(covers_RN, axis=1)
 
 
 Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]

@@ -157,13 +157,18 @@ class Taxonomy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         return np.array([taxon.rank == "species" for taxon in self.taxa])
 
     @cached_property
-    def grave_harms(self) -> dict[HarmKind, Flags]:
-        """Whether each taxon harms gravely, shape (num_taxa,), by what one does to be harmed."""
+    def grave_harms(self) -> dict[HarmKind, tuple[Flags, Flags, Flags]]:
+        """Whether each taxon, genus and family has a taxon that harms gravely, by what one does to be harmed."""
         harms = [harms_of(taxon.scientific_name, taxon.genus) for taxon in self.taxa]
-        return {
-            kind: np.array([any(harm.kind == kind and harm.is_grave for harm in each) for each in harms])
-            for kind in get_args(HarmKind)
-        }
+        found = {}
+        for kind in get_args(HarmKind):
+            grave_T = np.array([any(harm.kind == kind and harm.is_grave for harm in each) for each in harms])
+            genera, families = (
+                np.bincount(groups.of_taxon[grave_T], minlength=len(groups.names)) > 0
+                for groups in (self.genera, self.families)
+            )
+            found[kind] = grave_T, genera, families
+        return found
 
     @cached_property
     def genera(self) -> "Groups":
