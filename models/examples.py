@@ -33,7 +33,7 @@ class Example(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     license: str
     """Short identifier, such as CC-BY-4.0."""
     source: str
-    """Name of the data set."""
+    """Name of the data set, or where the picture was published."""
 
 
 class Examples:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -105,9 +105,10 @@ class Export(Section, frozen=True, kw_only=True):
     """Pictures of plants that the network does not know and was not trained with: for each source a folder, or a CSV
     list with the column scientific_name. They teach the bundle what to leave unnamed. Those of a quarter of the genera
     measure how often it names them all the same. A thousand pictures of a few hundred genera are enough."""
-    examples: Annotated[int, msgspec.Meta(ge=0, le=10)] = 0
-    """Reference pictures of each taxon to put into the bundle, small, from training pictures whose license allows it;
-    the service shows them beside its answers."""
+    examples: str = "0"
+    """Reference pictures to put into the bundle, small, which the service shows beside its answers: a number for each
+    taxon, of training pictures whose license allows it, or a CSV list with the columns path, scientific_name, author,
+    license and source."""
     thresholds: tuple[str, ...] = ()
     """Thresholds to use in place of the fitted ones, as in species=0.6 genus=0.5 family=0.5: the smallest (summed)
     probability of a name. A rank whose threshold is given makes no promise."""
@@ -140,6 +141,7 @@ def export(command: Export) -> Bundle:
     if "bf16" in command.precision:
         require_bf16()  # before the hours of fp32
     from training.engine.checkpoint import read_checkpoint
+    from training.fit.examples import listed_pictures
     from training.fit.networks import make_bf16, make_fp16, make_fp32
 
     command = _named(command)
@@ -148,6 +150,9 @@ def export(command: Export) -> Bundle:
     command.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=command.out.parent, prefix=f".{command.out.name}.") as temporary:
         folder = Path(temporary)
+        if not command.examples.isdecimal():  # what is wrong with the list is told before the hours
+            listed = listed_pictures(Path(command.examples), sets.test.manifest.taxonomy)
+            write_examples(folder / EXAMPLES_FILE, listed)
         fp32 = make_fp32(checkpoint, sets, folder, thresholds)
         made: dict[Precision, Candidate | FailedNetwork] = {"fp32": fp32}
         if "fp16" in command.precision:
@@ -299,11 +304,14 @@ def _write_parts(
     if command.with_weights:
         parts[WEIGHTS_PART] = WEIGHTS_FILE
         write_weights(folder / WEIGHTS_FILE, checkpoint)
-    if command.examples:
-        parts[EXAMPLES_PART] = EXAMPLES_FILE
+    if command.examples.isdecimal() and int(command.examples):
         features = released["fp32"].run(sets.training, with_logits=False).features
-        number = write_examples(folder / EXAMPLES_FILE, example_pictures(sets.training, features, command.examples))
-        print(f"Reference pictures whose license allows to show them: {number:,}")
+        chosen = example_pictures(sets.training, features, int(command.examples))
+        print(
+            f"Reference pictures whose license allows to show them: {write_examples(folder / EXAMPLES_FILE, chosen):,}"
+        )
+    if (folder / EXAMPLES_FILE).exists():
+        parts[EXAMPLES_PART] = EXAMPLES_FILE
     tables: dict[str, Calibration] = {precision: each.fitted.model.calibration for precision, each in released.items()}
     for precision, each in released.items():
         if (place := each.fitted.model.place) is not None:

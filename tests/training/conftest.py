@@ -107,9 +107,12 @@ def finished_run(data, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def bundle(finished_run, data, tmp_path_factory):
+def bundle(finished_run, data, manifest, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundles") / "tiny"
-    export(Export(checkpoint=finished_run / "last.pt", data=data, out=folder, note="Drawn."))
+    shown = folder.with_name("shown.csv")
+    columns = "path,scientific_name,author,license,source"
+    shown.write_text(f"{columns}\n{manifest.path(0)},{manifest.taxonomy.taxa[0].scientific_name},Ada,CC0,a book\n")
+    export(Export(checkpoint=finished_run / "last.pt", data=data, out=folder, note="Drawn.", examples=str(shown)))
     return load_bundle(folder)
 
 
@@ -126,7 +129,7 @@ def other_data(pictures, tmp_path_factory):
 @pytest.fixture(scope="session")
 def other_bundle(finished_run, other_data, tmp_path_factory):
     """A bundle of other data, exported with flags that `bundle` lacks; its first plant is taken for its second."""
-    flags = {"description": "Three drawn flowers.", "thresholds": ("genus=0.875",), "serve_px": 40, "examples": 2}
+    flags = {"description": "Three drawn flowers.", "thresholds": ("genus=0.875",), "serve_px": 40, "examples": "2"}
     out = tmp_path_factory.mktemp("bundles") / "other"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("training.fit.networks.PARITY_PICTURES", 2)

@@ -4,13 +4,16 @@ import io
 
 import numpy as np
 import pytest
+from msgspec.structs import astuple
 from PIL import Image
 
+from models.errors import DataError
 from tests.models.pictures import DISPLAY_P3, color_profile, encode
+from tests.models.tiny import species, taxonomy_of
 from tests.training.small import with_columns
 from training.dataset.audit.licenses import may_be_shown
 from training.dataset.manifest import Manifest
-from training.fit.examples import EXAMPLE_PX, _small, example_pictures, typical
+from training.fit.examples import EXAMPLE_PX, _small, example_pictures, listed_pictures, typical
 from training.fit.pictures import pictures_of
 
 
@@ -63,6 +66,11 @@ def test_a_bundle_has_small_pictures_of_each_taxon(other_bundle):
                 assert (picture.format, max(picture.size) <= EXAMPLE_PX) == ("WEBP", True)
 
 
+def test_a_bundle_has_the_pictures_of_a_list(bundle):
+    found = [bundle.examples().of(taxon.taxon_id) for taxon in bundle.taxonomy.taxa]
+    assert [[each.source for each in of_taxon] for of_taxon in found] == [["a book"], [], []]
+
+
 def test_an_example_is_in_srgb():
     wide = encode(Image.new("RGB", (300, 200), (234, 51, 35)), "PNG", icc_profile=color_profile(*DISPLAY_P3))
     with Image.open(io.BytesIO(_small(wide))) as picture:
@@ -88,3 +96,27 @@ def test_an_example_is_the_picture_of_its_author(manifest, bundle, tmp_path):
         shown = np.asarray(Image.open(io.BytesIO(data)), float)
         assert int(example.author) == np.argmin([np.abs(shown - original).mean() for original in originals])
         assert int(example.author) % 4 == 3
+
+
+LISTED = """path,scientific_name,author,license,source
+{picture},Rosa canina,Ada,CC BY 4.0,https://example.org/1
+{picture},Quercus robur,Ada,all rights reserved,
+"""
+
+
+def test_a_list_gives_its_pictures_of_known_taxa(manifest, tmp_path):
+    listed = tmp_path / "shown.csv"
+    picture = tmp_path / "picture.jpg"
+    picture.write_bytes(encode(Image.new("RGB", (300, 200), "red"), "JPEG"))
+    taxonomy = taxonomy_of(species("Bellis perennis"), species("Rosa canina"))
+
+    def found(text):
+        listed.write_text(text)
+        return list(listed_pictures(listed, taxonomy))
+
+    ((example, _),) = found(LISTED.format(picture="picture.jpg"))
+    assert astuple(example) == (taxonomy.taxa[1].taxon_id, "00001-0.webp", "Ada", "CC-BY-4.0", "https://example.org/1")
+    with pytest.raises(DataError, match=r"line 2 of .*shown.csv has a picture that may not be shown"):
+        found(LISTED.format(picture=picture).replace("CC BY", "CC BY-ND"))
+    with pytest.raises(DataError, match="names no taxon"):
+        found(LISTED.format(picture=picture).replace("Rosa", "Salix"))

@@ -26,7 +26,7 @@ def test_the_card_says_what_calibrated_the_network_and_draws_its_reliability(bun
     assert "The threshold of species is 0.9 and not fitted, since the calibration plants" in card
     assert "Area under the risk-coverage curve" in card
     command = "python training/export.py --checkpoint last.pt --data data --out tiny --name data --model-version 1.0.0"
-    assert f"{command} --note Drawn.\n" in card
+    assert f"{command} --note Drawn. --examples shown.csv\n" in card
 
 
 def test_thresholds_and_description_are_made_and_can_be_given(bundle, other_bundle):

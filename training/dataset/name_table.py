@@ -66,7 +66,7 @@ def with_names(taxonomy: Taxonomy, path: Path) -> tuple[Taxonomy, str]:
     Raises:
         DataError: The table cannot be read, lacks a column or has a wrong cell, or names no taxon of the taxonomy.
     """
-    position_of = _finder(taxonomy)
+    position_of = taxon_finder(taxonomy)
     rows: dict[int, list[_Row]] = {}
     num_ignored = 0
     faults: list[str] = []
@@ -101,7 +101,7 @@ def with_names(taxonomy: Taxonomy, path: Path) -> tuple[Taxonomy, str]:
     return msgspec.structs.replace(taxonomy, taxa=taxa), f"{note}{ignored}{keys}."
 
 
-def _finder(taxonomy: Taxonomy) -> Callable[[str], int | None]:
+def taxon_finder(taxonomy: Taxonomy) -> Callable[[str], int | None]:
     """Returns a function that finds the position of a taxon by what a table writes."""
     names = TaxonNames(taxonomy)
     by_key = {str(taxon.gbif_id): index for index, taxon in enumerate(taxonomy.taxa) if taxon.gbif_id}

@@ -1,26 +1,33 @@
-"""Chooses the reference pictures of a bundle from training pictures whose license allows to show them.
+"""Chooses the reference pictures of a bundle, from training pictures or a list, whose license allows to show them.
 
 Letters in names: N pictures, F features, K chosen pictures of a taxon
 """
 
 import io
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from models.calibration import unit_length
+from models.errors import DataError
 from models.examples import Example
 from models.metrics import Whole
 from models.outputs import Rows
 from models.preprocess import in_srgb, read_picture
 from models.ranking import Floats
-from training.dataset.audit.licenses import may_be_shown
+from models.taxonomy import Taxonomy
+from models.text_table import TextTable
+from training.dataset.audit.licenses import license_id, may_be_shown
+from training.dataset.name_table import taxon_finder
 from training.fit.pictures import Pictures
 from training.loading.storage import PictureStore
 
 EXAMPLE_PX: Final = 256
 """Longest side of a reference picture."""
+_LIST_COLUMNS: Final = ("path", "scientific_name", "author", "license", "source")
 _QUALITY: Final = 75  # 10 to 20 kB
 _TYPICAL_SHARE: Final = 0.5  # of a taxon's pictures, those nearest to the middle of their features
 
@@ -48,6 +55,39 @@ def example_pictures(pictures: Pictures, features_NF: Rows, most: int) -> Iterat
                 source=sources[place],
             )
             yield example, _small(store.read(int(pictures.rows[place])))
+
+
+def listed_pictures(path: Path, taxonomy: Taxonomy) -> Iterator[tuple[Example, bytes]]:
+    """Yields the pictures of a CSV list, small, in its order, without those of other taxa.
+
+    The columns are path (absolute, or relative to the list's folder), scientific_name, author, license and source.
+
+    Raises:
+        DataError: The list cannot be read or lacks a column, names no taxon of the taxonomy, or has a picture that
+            cannot be read or whose license does not allow to show it.
+        PictureError: A picture does not decode.
+    """
+    position_of = taxon_finder(taxonomy)
+    number = Counter[int]()
+    for line, cells in TextTable(path, _LIST_COLUMNS).rows():
+        index = position_of(cells["scientific_name"])
+        if index is None:
+            continue
+        if not may_be_shown(cells["license"]):
+            raise DataError(
+                f"line {line} of {path} has a picture that may not be shown",
+                value=f"license {cells['license']!r}",
+                limit="CC0 or a Creative Commons license without ND",
+                remedy="take it out of the list",
+            )
+        file = f"{index:05}-{number[index]}.webp"
+        number[index] += 1
+        example = Example(
+            taxonomy.taxa[index].taxon_id, file, cells["author"], license_id(cells["license"]), cells["source"]
+        )
+        yield example, _small((path.parent / cells["path"]).read_bytes())
+    if not number:
+        raise DataError(f"{path} names no taxon of the data", remedy="write the scientific names as in the data")
 
 
 def typical(features_NF: Floats, most: int) -> Whole:
