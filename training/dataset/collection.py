@@ -81,7 +81,8 @@ class Collection(Section, frozen=True, kw_only=True):
     synonyms: Path | None = None
     """Darwin Core Taxon file (GBIF backbone, WCVP; tab-separated) that maps synonyms to accepted names."""
     names: Path | None = None
-    """CSV table of common names in several languages and of identifiers (docs/data_sets.md)."""
+    """CSV table of common names in several languages and of identifiers (docs/data_sets.md), one of those in
+    `training/recipes` or relative to the folder that `--root` names."""
     leave_out: dict[str, str] = field(default_factory=dict)
     """Pictures with a wrong label, as source, colon, path -> what is wrong; `evaluate.py --suspects` finds some."""
     unknown_genera: CutShare = 0.0
@@ -134,6 +135,8 @@ def read_collection(path: Path, without: Sequence[str] = ()) -> Collection:
     """
     content, origin = read_toml(path, known=collection_files(), what="collection")
     collection = check_section(content, Collection, origin, what="collection")
+    if collection.names is not None and (shipped := RECIPES / collection.names).exists():
+        collection = structs.replace(collection, names=shipped)
     if not without:
         return collection
     kept = {name: entry for name, entry in collection.sources.items() if name not in without}

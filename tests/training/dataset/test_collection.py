@@ -26,6 +26,7 @@ def test_every_collection_of_the_project_is_valid(path):
     collection = read_collection(Path(path.stem))
     assert collection.name == path.stem
     assert collection.description
+    assert collection.names is None or collection.names.exists()
 
 
 def test_the_reference_collection_is_the_reference():
