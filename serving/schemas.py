@@ -14,6 +14,7 @@ from typing_extensions import Doc
 
 from models.bundle_record import MeasuredCoverage
 from models.calibration import CoverageKind
+from models.differences import Difference
 from models.exif import Latitude, Longitude
 from models.harmful import Harm, HarmKind
 from models.names import Rank
@@ -191,6 +192,9 @@ class Identification(msgspec.Struct, frozen=True):
     harmful: list[HarmView] = []
     """Grave harms whose score is above 0.02 or which have a taxon among `candidates` or `look_alikes`; empty if the
     pictures show no plant."""
+    differences: list[Difference] = []
+    """How predictions, look-alikes and the taxa of `harmful` are told from each other, where that is known, and the
+    first prediction from plants that harm gravely, of which the model may not know; empty if there is no plant."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):

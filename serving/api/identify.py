@@ -19,6 +19,7 @@ from PIL import Image
 
 from models.answer import PlaceNote, PlantAnswer, Question
 from models.arrays import Singles
+from models.differences import differences
 from models.errors import PictureError
 from models.harmful import EFFECTS
 from models.place import first_place
@@ -386,6 +387,9 @@ def _identification(
             num_uncalibrated_taxa=found.num_uncalibrated_taxa,
             measured=network.measured(question.coverage_kind, question.coverage) if is_measured else None,
         )
+    told = [*plant.taxa, *plant.look_alikes, *(each.taxon for each in plant.harmful)]
+    if plant.verdict.rank == "not_a_plant":
+        told = []
     return Identification(
         request_id=id_of_request,
         model=ModelName(record.name, record.version, record.label_hash),
@@ -405,6 +409,7 @@ def _identification(
             for each in plant.harmful
             for taxon in predictions([each.taxon], plant.place)
         ],
+        differences=differences(list({each.taxon.taxon_id: each.taxon for each in told}.values())),
         images=[
             ImageView(
                 index=index,

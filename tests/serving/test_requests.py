@@ -5,10 +5,12 @@ A row tells a part of the answer: the keys that it names, lists as long as in th
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from models.bundle_record import MeasuredCoverage
+from models.differences import Difference
 from models.ranking import Promises
 from tests.models.pictures import claiming_size, png
 from tests.serving.access.test_keys import KEY
@@ -54,7 +56,9 @@ def ask(sealed, bundle_folder, tmp_path_factory):
         place=(PRIOR, RULE),
         look_alikes={"rosa-canina": ("crocus-vernus", "rosa-rugosa")},
     )
+    roses = Difference("Rosa canina", "Rosa rugosa", "few straight hairs", "many bristles", "a flora")
     with (
+        patch("models.differences._by_name", lambda: {"Rosa canina": [roses]}),
         ready_service(bundle=full, taxa_lists=lists, plantnet_api=True) as full_client,
         ready_service(bundle=bundle_folder) as plain_client,
         ready_service(bundle=bundle_folder, plantnet_api=True, api_keys=KEY.line) as keyed_client,
