@@ -38,7 +38,6 @@ PROGRAMS: Final = {
     "python training/flora.py": "training.flora",
     "python -m serving": "serving.__main__",
     "python -m serving.identify_folder": "serving.identify_folder",
-    "python -m serving.client": "serving.client.__main__",
     "python -m serving.access.keys": "serving.access.keys",
 }
 """How each program is started -> the module whose `main` it runs."""

@@ -17,7 +17,6 @@ FOLDER = ["serving.identify_folder", "photographs", "--out", "out"]
 OTHERS = [
     ["training.release", "list", "registry"],
     ["serving.__main__"],
-    ["serving.client.__main__", "leaf.jpg"],
     ["serving.corrections.__main__", "list", "corrections"],
     ["serving.access.keys", "ann"],
 ]
@@ -38,7 +37,6 @@ OUT_OF_RANGE = [
     (PACK, "--workers", "0", "expected int >= 1"),
     (EVALUATE, "--workers", "-1", "expected int >= 0"),
     (EXPORT, "--serve-px", "8", "expected int >= 32"),
-    (EXPORT, "--examples", "11", "expected int <= 10"),
     (["training.release", "promote", "a", "b", "--data", "data"], "--workers", "-1", "expected int >= 0"),
     (["serving.__main__"], "--port", "99999", "expected int <= 65535"),
     (["serving.__main__"], "--deadline-s", "inf", "expected float <= 86400.0"),
@@ -93,7 +91,6 @@ def test_what_is_no_number_is_named(words, flag, ended):
         (["training.prepare", "sources", "data_mini", "--root", "archives", "--out", "data"], "--without"),
         (FOLDER, "--taxa"),
         (["serving.__main__"], "--cors-origins"),
-        (["serving.client.__main__", "leaf.jpg"], "--taxa"),
     ],
 )
 def test_a_list_is_given_once(words, flag, ended):

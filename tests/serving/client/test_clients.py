@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import json
 import socket
 import sys
 import time
@@ -16,7 +15,6 @@ from PIL import Image
 from models.errors import InputError, TooManyPixels
 from models.preprocess import PIXEL_LIMITS, read_picture
 from serving.client import AsyncClient, Client, Parameters, ServiceRefusal
-from serving.client.__main__ import main
 from serving.client.clients import checked_url, key_header, shrunk
 from tests.make import cases
 from tests.models.pictures import DISPLAY_P3, color_profile
@@ -144,17 +142,6 @@ def test_three_restarts_lose_no_request(bundle_folder, monkeypatch, free_tcp_por
                 assert running.stop() == 0
     assert [call.exception() for call in calls] == [None] * 300
     assert {best(call.result()) for call in calls} == {"Rosa canina"}
-
-
-def test_program_prints_words_or_json(url, tmp_path, capsys):
-    photograph = tmp_path / "daisy.jpg"
-    photograph.write_bytes(jpeg(GREEN))
-    main([str(photograph), "--url", url, "--k", "1"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Bellis perennis: species ")
-    assert lines[1].split() == [lines[1].split()[0], "Bellis", "perennis", "daisy"]
-    main([str(photograph), "--url", url, "--json"])
-    assert json.loads(capsys.readouterr().out)["verdict"]["name"] == "Bellis perennis"
 
 
 def test_threads_share_a_client(url):
