@@ -11,7 +11,7 @@ import yaml
 from torch.distributed.run import get_args_parser
 
 from tests.deploy.service_files import directives_of, failure_rules, pod_of
-from tests.make import ROOT, fake_command, ran, with_commands
+from tests.make import ROOT, fake_command, from_table, ran, with_commands
 from tests.training.small import events
 from tests.waiting import wait_until
 from training.train import parse
@@ -56,16 +56,7 @@ def test_launcher_passes_valid_arguments_to_torchrun_and_train(tmp_path):
     assert command.auto_resume
 
 
-@pytest.mark.parametrize(
-    ("told", "code"),
-    [
-        (["start", "interrupted"], RESTART),
-        (["start", "diverged"], 1),
-        (["start"], 1),  # killed, and torchrun gave up
-        (["start", "interrupted", "resume"], 1),  # resumed, and then failed
-        ([], 1),
-    ],
-)
+@from_table
 def test_failed_run_is_restarted_only_if_its_log_ends_with_an_interruption(told, code, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
@@ -87,7 +78,7 @@ def test_sigterm_reaches_torchrun_and_asks_for_a_restart(tmp_path):
     assert (tmp_path / "received").exists()
 
 
-@pytest.mark.parametrize("arguments", [[], ["--standalone"], ["run", "--standalone"], ["run", "--"]])
+@from_table
 def test_wrong_command_line_exits_with_a_code_of_its_own(arguments):
     done = ran(LAUNCHER, *arguments, timeout=300)
     assert done.returncode == 64

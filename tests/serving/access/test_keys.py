@@ -14,14 +14,11 @@ SECRET = "botanify_" + "0123456789" * 4 + "abc"
 KEY = ApiKey("phone", hashlib.sha256(SECRET.encode()).hexdigest())
 
 
-def test_new_key_is_random_and_found_by_its_secret():
-    other_secret, other = make_key("phone")
-    assert other_secret != SECRET
-    assert len(SECRET) > 43  # 256 bits in base64 and the prefix
-    assert KEY.sha256 == hashlib.sha256(SECRET.encode()).hexdigest()
-    assert ApiKeys([KEY]).find(SECRET) == KEY
-    assert ApiKeys([KEY]).find(other_secret) is None
-    assert other.sha256 != KEY.sha256
+def test_new_key_is_random():
+    secrets = {make_key("phone")[0], make_key("phone")[0]}
+    assert [len(secret) for secret in secrets] == [len(SECRET)] * 2  # 256 bits in base64 and the prefix
+    for secret in secrets:
+        assert ApiKeys([KEY]).find(secret) is None
 
 
 def test_stored_line_does_not_contain_the_secret():
@@ -86,7 +83,7 @@ def test_duplicate_name_or_hash_is_refused(file, second, what):
         read_keys(KEY.line, file)
 
 
-@pytest.mark.parametrize("content", ["", "# none\n\n"])
+@from_table
 def test_file_without_a_key_makes_no_key_valid(file, content):
     file.write_text(content)
     assert read_keys(file=file).find(SECRET) is None
@@ -110,7 +107,7 @@ def test_a_pipe_is_refused_since_a_reload_finds_it_empty(file):
         read_keys(file=file)
 
 
-@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\f", "\v", "\x1c", "\r"])
+@from_table
 def test_only_a_line_feed_ends_a_line(file, sign):
     content = f"# taken out{sign}{KEY.line} admin\r\n"
     file.write_bytes(content.encode())

@@ -40,18 +40,17 @@ def test_addresses_that_the_client_added_are_ignored(forwarded):
     assert client_of(*forwarded) == "192.0.2.1"
 
 
-@pytest.mark.parametrize("peer", ["192.0.2.1", "10.0.0.8", "127.0.0.1", "2001:db8:ab::1"])
+@from_table
 def test_header_of_an_untrusted_peer_is_ignored(peer):
     assert client_of("198.51.100.9", peer=peer) == peer
 
 
-def test_ipv4_proxy_is_recognized_on_a_dual_stack_socket():
-    assert client_of("192.0.2.1", peer="::ffff:10.0.0.7") == "192.0.2.1"
-    assert client_of("192.0.2.1", peer="::ffff:172.16.3.4") == "192.0.2.1"
-    assert client_of("192.0.2.1", peer="::ffff:10.0.0.8") == "::ffff:10.0.0.8"
+@from_table
+def test_ipv4_proxy_is_recognized_on_a_dual_stack_socket(peer, client):
+    assert client_of("192.0.2.1", peer=peer) == client
 
 
-@pytest.mark.parametrize("proxy", ["*", "0.0.0.0/0", "::/0"])
+@from_table
 def test_trusting_every_address_is_refused(proxy):
     with pytest.raises(InputError, match="may not trust everybody"):
         forwarded_allow_ips(["10.0.0.7", proxy])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.make import ran
+from tests.make import from_table, ran
 from training.engine import device
 from training.engine.device import amp_dtype, cpu_warnings
 from training.machine import Gpu
@@ -66,10 +66,7 @@ def test_a_small_card_gets_memory_that_grows_in_place_unless_the_user_says_other
         assert given.get("PYTORCH_ALLOC_CONF") == found
 
 
-@pytest.mark.parametrize(
-    ("cuda", "card", "reason"),
-    [("13.2", None, "built for CUDA 13.2"), (None, "NVIDIA H200", "has NVIDIA H200"), (None, None, "")],
-)
+@from_table
 def test_a_cpu_where_a_gpu_was_expected_is_a_warning(cuda, card, reason, monkeypatch, cards):
     monkeypatch.setattr(torch.version, "cuda", cuda)
     cards += [Gpu(card, 150.1)] if card else []
