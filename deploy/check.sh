@@ -24,7 +24,8 @@ check promtool "$rules" 'promtool check rules prometheus/alerts.yml'
 check promtool "$rules" 'promtool test rules prometheus/alerts_test.yml'
 sed '/^name:/d' compose.yaml >"$scratch/compose.yml" # older ones do not know it
 compose="docker-compose --project-directory . --file $scratch/compose.yml"
-check docker-compose 'apt install docker-compose' "$compose config && $compose --file compose.corrections.yaml config"
+check docker-compose 'apt install docker-compose' "
+    SITE=x $compose --file compose.corrections.yaml --file compose.https.yaml config && $compose config"
 sed "s/listen 80;/listen 127.0.0.1:18080;/" nginx.conf >"$scratch/nginx.conf"
 check nginx 'apt install nginx-light' 'nginx -t -c $scratch/nginx.conf -g "pid $scratch/pid; error_log $scratch/log;"'
 

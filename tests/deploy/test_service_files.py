@@ -14,7 +14,7 @@ from tests.deploy.service_files import KUBERNETES, SERVICE, pod_of, read_yaml
 from tests.make import ROOT, ran
 
 DEFAULTS = Settings()
-COMPOSE, CORRECTIONS = (read_yaml(SERVICE / name) for name in ("compose.yaml", "compose.corrections.yaml"))
+COMPOSE, CORRECTIONS, HTTPS = (read_yaml(SERVICE / f"compose{kind}.yaml") for kind in ("", ".corrections", ".https"))
 MANIFESTS = {path.relative_to(KUBERNETES).as_posix(): read_yaml(path) for path in KUBERNETES.rglob("*.yaml")}
 BASE = {document["kind"]: document for path, document in MANIFESTS.items() if path.startswith("base")}
 POD, CONTAINER = pod_of(BASE["Deployment"])
@@ -88,6 +88,13 @@ def test_compose_keeps_corrections_in_a_volume_that_the_user_of_the_image_may_wr
     assert f"install --directory --owner {USER} --group {USER} {folder}\n" in DOCKERFILE
 
 
+def test_the_service_believes_caddy_alone_and_caddy_sends_to_the_port_of_the_service():
+    service, caddy = HTTPS["services"].values()
+    assert service["networks"] == ["default", *caddy["networks"]]
+    assert load_settings([], service["environment"]).trusted_proxies == (caddy["networks"]["https"]["ipv4_address"],)
+    assert caddy["command"].endswith(f" --to service:{DEFAULTS.port}")
+
+
 def test_limits_of_nginx_and_the_ingress_fit_those_of_the_service():
     largest_mb = int(re.search(r"client_max_body_size (\d+)m;", NGINX)[1])
     assert largest_mb * 2**20 >= DEFAULTS.max_request_bytes
@@ -159,7 +166,7 @@ def test_ports_are_those_that_the_service_opens():
 
 
 def test_environment_variables_are_settings_of_the_service():
-    text = "\n".join([yaml.safe_dump([*MANIFESTS.values(), COMPOSE, CORRECTIONS]), DOCKERFILE])
+    text = "\n".join([yaml.safe_dump([*MANIFESTS.values(), COMPOSE, CORRECTIONS, HTTPS]), DOCKERFILE])
     assert {name.lower() for name in re.findall(r"\bBOTANIFY_(\w+)", text)} <= set(Settings.__struct_fields__)
 
 
