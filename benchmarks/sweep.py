@@ -152,10 +152,10 @@ def benchmark(command: Benchmark) -> Result:
     machine, path = this_machine(), command.out / _MACHINE_FILE
     if not path.is_file():
         write_json(path, machine)
-    elif differences := msgspec.json.decode(path.read_bytes(), type=Machine).differences(machine):
+    elif (other := str(msgspec.json.decode(path.read_bytes(), type=Machine))) != str(machine):
         raise DataError(
             "the folder has figures of another machine",
-            value="; ".join(differences),
+            value=f"{other}; this is {machine}",
             remedy="measure all arms on one machine, in a folder of its own",
         )
     device = command.device if command.device != "auto" else "cuda" if machine.gpus else "cpu"

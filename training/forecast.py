@@ -23,32 +23,16 @@ _MAX_STEPS: Final = 200  # per window
 
 def on_this_machine(recipe: Recipe, num_pictures: int, device: "torch.device") -> str:
     """Takes some steps on random pictures, and says how long a training takes without what is not a step."""
-    import torch
-
     from training.engine.device import describe_device
-    from training.monitor.monitor import ENOUGH_PROCESSOR
 
     sides = sides_of_epochs(recipe)
     smallest = replace(recipe, pictures=replace(recipe.pictures, picture_px=min(sides), progressive=()))
-
-    def measured() -> tuple[float | None, float]:
-        began = time.perf_counter()
-        processor_began = time.process_time()
-        speed = pictures_per_s(smallest, device)
-        processor_s = time.process_time() - processor_began
-        return speed, processor_s / (time.perf_counter() - began) / torch.get_num_threads()
-
-    speed, processor = measured()
+    speed = pictures_per_s(smallest, device)
     start = f"forecast for {num_pictures:,} pictures, {describe_device(device)}"
     if speed is None:
         return f"{start}: a batch of {recipe.schedule.batch_size} does not fit into the memory; take a smaller one"
     work = sum((side_px / min(sides)) ** 2 for side_px in sides) * num_pictures
-    told = f"{start}: about {duration_in_words(work / speed)}, and some more to validate"
-    if device.type == "cpu" and torch.get_num_threads() > 1 and processor < ENOUGH_PROCESSOR:
-        torch.set_num_threads(1)
-        alone = duration_in_words(work / (measured()[0] or speed))
-        told += f"; other programs keep the cores busy: with OMP_NUM_THREADS=1 before python {alone}"
-    return told
+    return f"{start}: about {duration_in_words(work / speed)}, and some more to validate"
 
 
 def pictures_per_s(recipe: Recipe, device: "torch.device") -> float | None:

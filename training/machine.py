@@ -45,14 +45,8 @@ class Machine(msgspec.Struct, frozen=True):
     cudnn: str = ""
     """Version of cuDNN that PyTorch uses; empty without a GPU."""
 
-    def differences(self, other: "Machine") -> list[str]:
-        """The differences in hardware, in words; empty if figures of both machines may be compared."""
-        names = ("processor", "num_cores", "memory_gb", "system")
-        pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
-        cards = [" + ".join(map(str, machine.gpus)) or "none" for machine in (self, other)]
-        return [f"{name} {one} and {another}" for name, one, another in [*pairs, ("gpus", *cards)] if one != another]
-
     def __str__(self) -> str:
+        """The hardware; the same for machines whose figures may be compared."""
         cards = [f"{gpu.name} ({gpu.memory_gb:g} GB)" for gpu in self.gpus]
         return ", ".join([*cards, f"{self.processor}, {self.num_cores} cores, {self.memory_gb:g} GB"])
 
