@@ -8,21 +8,24 @@ let keyInMemory = ""; // for browsers that refuse session storage
 
 export function readKey() {
   try {
-    return sessionStorage.getItem(STORAGE_KEY) ?? keyInMemory;
-  } catch {
-    return keyInMemory;
-  }
+    keyInMemory = sessionStorage.getItem(STORAGE_KEY) ?? keyInMemory;
+  } catch {} // in memory it stays until the page is reloaded
+  return keyInMemory;
 }
 
 export function storeKey(key) {
   keyInMemory = key;
   try {
-    if (key) sessionStorage.setItem(STORAGE_KEY, key);
-    else sessionStorage.removeItem(STORAGE_KEY);
-  } catch {
-    // The browser refuses session storage: the key stays in memory until the page is reloaded.
-  }
+    sessionStorage.setItem(STORAGE_KEY, key);
+  } catch {} // as above
 }
+
+// A link `https://host/#key=KEY` brings the key; what stands after # is never sent to a server.
+if (location.hash.startsWith("#key=")) {
+  storeKey(location.hash.slice(5));
+  history.replaceState(null, "", location.pathname + location.search);
+}
+addEventListener("hashchange", () => location.hash.startsWith("#key=") && location.reload()); // in a tab that has the page
 
 /** A form for the key; calls `onKey` once a key was entered. */
 export function keyForm(onKey) {

@@ -8,9 +8,6 @@ import { upload } from "./upload.js";
 export const MAX_PICTURES = 5; // in one request
 
 const ROOT = new URL("../", import.meta.url); // the service may stand behind a path
-const TEMPORARY = new Set([408, 429]); // client errors after which the same request may succeed later
-const NO_CONTENT = 204;
-const UNAUTHORIZED = 401;
 
 /** Returns the address of what the service gives below its root, such as "/model". */
 export const addressOf = (path) => new URL(path.replace(/^\//, ""), ROOT).href;
@@ -75,7 +72,7 @@ async function request(url, options = {}, send = fetch) {
   let response, body;
   try {
     response = await send(addressOf(url), { headers, ...options });
-    if (response.status === NO_CONTENT) return null;
+    if (response.status === 204) return null;
     body = await response.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -83,7 +80,7 @@ async function request(url, options = {}, send = fetch) {
     body = null; // not JSON, such as the error page of a gateway
   }
   if (response.ok && body !== null) return body;
-  throw response.status === UNAUTHORIZED ? keyProblem(key, body) : problemOf(response, body);
+  throw response.status === 401 ? keyProblem(key, body) : problemOf(response, body);
 }
 
 /** Replaces the detail in the response, which names headers and is written for programs. */
@@ -109,6 +106,6 @@ function problemOf(response, body) {
     index: Number.isInteger(known.index) ? known.index : null,
     requestId: known.request_id ?? null,
     retryAfterS: secondsToWait(response.headers.get("Retry-After"), Date.now()),
-    canRetry: response.status >= 500 || TEMPORARY.has(response.status),
+    canRetry: response.status >= 500 || [408, 429].includes(response.status), // others fail again
   });
 }

@@ -44,6 +44,9 @@ function storage() {
   return { getItem: (key) => values.get(key) ?? null, setItem: (key, value) => values.set(key, value), removeItem: (key) => values.delete(key) };
 }
 globalThis.sessionStorage = storage();
+globalThis.location = new URL("https://plants.example/?lang=en#key=of-a-class");
+globalThis.history = { replaceState(_state, _title, address) { location.href = new URL(address, location.href).href; } };
+globalThis.addEventListener = () => {};
 globalThis.localStorage = storage();
 
 /** A request with a form, which the function `answerTo` of a test answers. */

@@ -38,14 +38,16 @@ globalThis.fetch = async (address, { headers }) => {
   storeKey(during);
   return Response.json({}, { status: 401 });
 };
+const brought = [readKey(), location.href];
 storeKey(before);
 const problem = await describeModel().catch((error) => error);
-return [readKey(), problem.needsKey, ...asked];
+return [readKey(), problem.needsKey, ...asked, ...brought];
 """
 
 
 @from_table
 def test_a_key_that_was_refused_is_forgotten_and_no_other_one(fresh_page, before, during, after, sent):
-    kept, needs_key, address, header = fresh_page.evaluate(REFUSED, before, during)
+    kept, needs_key, address, header, *brought = fresh_page.evaluate(REFUSED, before, during)
     assert (kept, needs_key, header) == (after, True, sent)
+    assert brought == ["of-a-class", "https://plants.example/?lang=en"]  # of a link, see driver.mjs
     assert address.endswith("/serving/model")  # the modules stand in /serving/web here
