@@ -112,7 +112,7 @@ class Settings(ModelOptions, frozen=True, forbid_unknown_fields=True):
     not the service close it."""
     api_keys: str = ""
     """API keys, one per line or separated by commas: NAME HASH [admin], as `python -m serving.access.keys NAME` prints
-    them. Without this and a file, no key is needed."""
+    them, and NUMBER/day for a key with a quota. Without this and a file, no key is needed."""
     api_keys_file: Path | None = None
     """File with API keys, one per line; if it has none, no key is valid. Read at the start and on reload."""
     rate_per_minute: Rate | None = None

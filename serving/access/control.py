@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Final
@@ -16,6 +16,7 @@ from serving.errors import RateLimited, Unauthorized
 
 _MAX_BUCKETS: Final = 10_000  # about 2 MB
 _HOST_BITS: Final = 64  # of an IPv6 address; a provider assigns at least a /64 to each customer, RFC 6177
+_DAY_S: Final = 24 * 3600
 _ROUNDING_S: Final = 1e-6  # tolerance for sums of floats, so that a retry after Retry-After seconds succeeds
 
 _SEND_A_KEY: Final = "send a key in the header `Authorization: Bearer KEY` or `X-API-Key: KEY`"
@@ -124,6 +125,8 @@ class AccessControl:
     def __init__(self, keys: ApiKeys | None = None, rate_limiter: RateLimiter | None = None) -> None:
         self._keys = keys
         self._rate_limiter = rate_limiter
+        self._sent: Counter[str] = Counter()  # name of a key with a quota -> its requests of the day
+        self._day = 0
 
     @property
     def requires_key(self) -> bool:
@@ -187,6 +190,29 @@ class AccessControl:
             RateLimited: The client has used up its rate.
         """
         return {} if self._rate_limiter is None else self._rate_limiter.acquire(client, num_requests)
+
+    def count_for_the_day(self, name: str) -> None:
+        """Counts a request of a key that may send a number of them a day.
+
+        Raises:
+            RateLimited: It has sent as many since midnight UTC, or since the service was started.
+        """
+        per_day = self._keys and self._keys.per_day.get(name)
+        if not per_day:
+            return
+        day, second = divmod(int(time.time()), _DAY_S)
+        if day != self._day:
+            self._day = day
+            self._sent.clear()
+        if self._sent[name] >= per_day:
+            raise RateLimited(
+                "the API key has sent as many requests as it may in a day",
+                value=f"{per_day} requests since midnight UTC",
+                limit=f"at most {per_day} a day",
+                remedy="try again after midnight UTC, or ask the operator for more",
+                retry_after_s=_DAY_S - second,
+            )
+        self._sent[name] += 1
 
     def limit_address(self, address: str | None) -> None:
         """Counts a request that needs no key, such as a file of the page. Their rate is apart from that of answers.

@@ -21,9 +21,9 @@ from models.text_table import text_lines
 _PREFIX: Final = "botanify_"  # lets secret scanners find keys in published source code
 _NUM_RANDOM_BYTES: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LINE: Final = re.compile(rf"({_NAME.pattern})\s+([0-9A-Fa-f]{{64}})(\s+admin)?")
+_LINE: Final = re.compile(rf"({_NAME.pattern})\s+([0-9A-Fa-f]{{64}})(\s+admin)?(?:\s+([1-9][0-9]{{0,8}})/day)?")
 _SECRET: Final = re.compile(r"[\x21-\x7e]{32,256}")  # shorter ones may be passwords, which a fast hash does not protect
-_LINE_FORM: Final = "NAME SHA256HEX [admin]"
+_LINE_FORM: Final = "NAME SHA256HEX [admin] [NUMBER/day]"
 _CREATE_ONE: Final = "create a line with `python -m serving.access.keys NAME`"
 
 
@@ -35,10 +35,12 @@ class ApiKey(msgspec.Struct, frozen=True, gc=False):
     sha256: str
     """Hash of the secret, lower-case hexadecimal."""
     is_admin: bool = False
+    per_day: int | None = None
+    """How many requests it may send a day; None for any number."""
 
     @property
     def line(self) -> str:
-        """The line to store."""
+        """The line to store, without the requests a day, which the operator adds."""
         return f"{self.name} {self.sha256}" + (" admin" if self.is_admin else "")
 
 
@@ -48,6 +50,7 @@ class ApiKeys:
     def __init__(self, keys: Sequence[ApiKey]) -> None:
         self._by_hash = {key.sha256: key for key in keys}
         self.has_admin = any(key.is_admin for key in keys)
+        self.per_day = {key.name: key.per_day for key in keys if key.per_day}
 
     def find(self, secret: str) -> ApiKey | None:
         """Returns the key of a secret, or None.
@@ -59,8 +62,9 @@ class ApiKeys:
 
 
 def read_keys(text: str = "", file: Path | None = None) -> ApiKeys | None:
-    """Reads API keys, one per line: `NAME SHA256HEX`, followed by `admin` for a key that may make admin calls.
+    """Reads API keys, one per line: `NAME SHA256HEX`.
 
+    After it may come `admin` for a key that may make admin calls, and a number of requests a day such as `500/day`.
     Empty lines and lines that start with # are skipped. Error messages give the line number but never the content,
     because someone may have stored the secret in place of its hash. In `text` commas also separate keys, because an
     environment variable usually has only one line.
@@ -119,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _print_key(command: MakeKey) -> None:
     secret, key = make_key(command.name, is_admin=command.admin)
     print(f"The key. It is shown only once; give it to its user:\n\n  {secret}\n")
+    print(f"As a link, the address of the page and:\n\n  #key={secret}\n")
     print(f"The line to add to the file of --api-keys-file, or to BOTANIFY_API_KEYS:\n\n  {key.line}")
 
 
@@ -138,7 +143,7 @@ def _parse(sources: Iterable[tuple[str, Iterable[str]]]) -> list[ApiKey]:
             match = _LINE.fullmatch(line.strip())
             if match is None:
                 raise InputError(f"{place} is not a valid API key", limit=_LINE_FORM, remedy=_CREATE_ONE)
-            key = ApiKey(match[1], match[2].lower(), is_admin=match[3] is not None)
+            key = ApiKey(match[1], match[2].lower(), match[3] is not None, int(match[4]) if match[4] else None)
             for field, value in (("name", key.name), ("key", key.sha256)):
                 if (first := seen.setdefault(f"{field} {value}", place)) != place:
                     raise InputError(f"{place} has the same {field} as {first}", remedy="remove one of the two")

@@ -164,6 +164,7 @@ def authorize(
         client = deps.access.authorize(request.headers, address, secret)
     request.scope["state"]["client"] = client.name
     request.scope["state"]["quota"] = deps.access.limit(client.identity)
+    deps.access.count_for_the_day(client.name)
     return client
 
 

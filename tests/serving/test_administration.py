@@ -147,6 +147,19 @@ def test_responses_say_what_the_client_may_still_send(start):
     assert "ratelimit" not in client.get("/model").headers
 
 
+def test_a_key_may_send_so_many_requests_a_day(start, keys, monkeypatch):
+    clock = Mock(return_value=86_340.0)
+    monkeypatch.setattr("time.time", clock)
+    keys.write_text(f"{ADMIN.line} 2/day\n{OLD.line}\n")
+    client = start(api_keys_file=keys)
+    assert statuses(client, ADMIN_SECRET, ADMIN_SECRET, *[OLD_SECRET] * 3) == [200] * 5
+    refused = client.get("/species", headers=bearer(ADMIN_SECRET))
+    assert "at most 2 a day): try again after midnight" in assert_problem(refused, 429, "rate_limited")["detail"]
+    assert refused.headers["retry-after"] == "60"
+    clock.return_value += 60
+    assert statuses(client, *[ADMIN_SECRET] * 3) == [200, 200, 429]
+
+
 OF_CLIENTS = [
     "GET /species", "GET /species/0", "POST /identify", "POST /admin/reload", "POST /identify/0/correction",
     "DELETE /corrections/0", "POST /v2/identify/all", "GET /v2/identify/all", "GET /v2/languages", "GET /v2/projects",

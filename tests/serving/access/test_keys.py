@@ -122,6 +122,7 @@ def test_program_prints_a_key_and_the_line_to_store(capsys):
     main(["garden-app", "--admin"])
     printed = capsys.readouterr().out.split()
     secret = next(word for word in printed if word.startswith("botanify_"))
+    assert f"#key={secret}" in printed
     at = printed.index("garden-app")
     key = read_keys(" ".join(printed[at : at + 3])).find(secret)
     assert (key.name, key.is_admin) == ("garden-app", True)
