@@ -114,7 +114,7 @@ def test_a_page_that_a_browser_keeps_is_not_taken_for_one_in_another_language(cl
     assert "last-modified" not in kept.headers
 
 
-@pytest.mark.parametrize("path", ["/", "/web/many.html", "/web/plants.html"])
+@pytest.mark.parametrize("path", ["/", "/web/many.html", "/web/plants.html", "/web/privacy.html"])
 def test_every_page_has_the_head_of_all_in_its_language(client, path):
     page = client.get(path, headers={"Accept-Language": "de"}).text
     assert f'<meta name="description" content="{html.escape(CATALOGUES["de"]["page.description"])}">' in page
