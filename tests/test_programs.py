@@ -27,7 +27,7 @@ OUT_OF_RANGE = [
     (TRAIN, "--weight-decay", "nan", "expected float >= 0.0"),
     (TRAIN, "--max-steps", "0", "expected int >= 1"),
     (TRAIN, "--max-seconds", "0.0", "expected float > 0.0"),
-    (TRAIN, "--profile", "-1", "expected int >= 0"),
+    (TRAIN, "--forecast", "-1", "expected int >= 0"),
     (["training.prepare", "table", "list.csv", "--out", "data"], "--test-share", "1.5", "expected float < 1.0"),
     (["training.prepare", "negatives", "data", "--out", "list.csv"], "--most", "0", "expected int >= 1"),
     (["training.prepare", "drawn", "out"], "--species", "0", "expected int >= 1"),

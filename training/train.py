@@ -66,9 +66,6 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
     """Stop when the run has trained for this many seconds, with a validation and a checkpoint."""
     show_batch: Path | None = None
     """Draw one augmented batch with its labels to this PNG file, and stop."""
-    profile: WholeNumber = 0
-    """Profile this many optimizer steps, write profile.json (a trace) and profile.txt (the operators that take longest)
-    into the run's folder, and stop with a checkpoint."""
     forecast: WholeNumber = 0
     """Load the initial weights, take some steps on random pictures, tell how long a training with so many pictures
     takes on this machine, and stop; needs no data."""
@@ -208,7 +205,6 @@ def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torc
     from training.engine.loop import Trainer
     from training.engine.weights import load_weights, new_network
     from training.loading.augment import seeded
-    from training.monitor.monitor import PROFILE_WARMUP, profile_steps
 
     recipe = inputs.recipe
     folder = recipe.run.run
@@ -232,9 +228,7 @@ def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torc
             trainer.checkpoints.initial_weights = loaded.replace(weights, without_folders(weights))
         if ranks.is_main:
             write_json(folder / RECIPE_COPY, recipe_to_store(recipe))
-        max_steps = PROFILE_WARMUP + command.profile if command.profile else command.max_steps or math.inf
-        with profile_steps(trainer.engine.optimizer, folder, command.profile if ranks.is_main else 0):
-            position = trainer.run(max_steps, command.max_seconds or math.inf)
+        position = trainer.run(command.max_steps or math.inf, command.max_seconds or math.inf)
     if ranks.is_main:
         found = "nothing was validated"
         name = LAST

@@ -6,9 +6,7 @@ checkpoints, or to the host. The most expensive of these is reported, if it cost
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any, Final, Literal
 
 import msgspec
@@ -23,8 +21,6 @@ STAGES: Final = ("wait", "copy", "forward", "backward", "optimizer")
 """The stages of a step, in order; in "wait" the step waits for the loader."""
 DEVICE_STAGES: Final = STAGES[1:]
 """The stages on the device; all others are measured with the host's clock."""
-PROFILE_WARMUP: Final = 3
-"""Optimizer steps before those that are profiled: kernels are chosen in the first ones."""
 _SAMPLE_EVERY_S: Final = 0.5
 _GB: Final = 1e9
 _MIN_SHARE: Final = 0.1  # of the time; causes that cost less are not reported
@@ -293,35 +289,5 @@ def find_bottleneck(timing: EpochTiming, workers: int, device: torch.device) -> 
     if largest_s == save_s:
         fix = "fewer checkpoints (a larger --checkpoint-every-steps), or a faster disk"
         return Bottleneck("checkpoints", f"writing checkpoints takes {share:.0%} of the time", fix, gain)
-    fix = "a larger --log-every-steps, and no calls in the step that wait, such as .item(); --profile 20 shows them"
+    fix = "a larger --log-every-steps, and no calls in the step that wait, such as .item()"
     return Bottleneck("host", f"the device waits for the host {share:.0%} of the time", fix, gain)
-
-
-@contextmanager
-def profile_steps(optimizer: torch.optim.Optimizer, folder: Path, num_steps: int) -> Iterator[None]:
-    """Profiles optimizer steps of the block, after `PROFILE_WARMUP` others; none if the number is 0.
-
-    Writes `profile.json`, a trace for Perfetto or chrome://tracing, and `profile.txt`, the operators that take longest.
-    """
-    if not num_steps:
-        yield
-        return
-    on_cuda = torch.cuda.is_available()
-
-    def write(profiler: Any) -> None:
-        profiler.export_chrome_trace(str(folder / "profile.json"))
-        order = f"self_{'device' if on_cuda else 'cpu'}_time_total"
-        table = profiler.key_averages().table(sort_by=order, row_limit=15, max_name_column_width=60)
-        (folder / "profile.txt").write_text(table)
-
-    activity = torch.profiler.ProfilerActivity
-    with torch.profiler.profile(
-        activities=[activity.CPU, activity.CUDA] if on_cuda else [activity.CPU],
-        schedule=torch.profiler.schedule(wait=0, warmup=PROFILE_WARMUP, active=num_steps, repeat=1),
-        on_trace_ready=write,
-    ) as profiler:
-        hook = optimizer.register_step_post_hook(lambda *_: profiler.step())
-        try:
-            yield
-        finally:
-            hook.remove()
