@@ -25,7 +25,7 @@ from serving.api.middleware import (
     ObservabilityMiddleware,
     refusing_preflights,
 )
-from serving.api.openapi import openapi_config
+from serving.api.openapi import FieldHelp, openapi_config
 from serving.api.routes import ROUTES, metrics_text
 from serving.api.server import on_sighup
 from serving.engine.admission import Admission, AdmissionLimits
@@ -112,7 +112,7 @@ def create_app(
     cors = cors_config(settings.cors_origins, has_keys=access.requires_key)
     litestar = Litestar(
         route_handlers=[*ROUTES, *([metrics_text] if settings.metrics is None else [])],
-        plugins=[Page(), *([Plantnet()] if settings.plantnet_api else []), Corrections(settings, deps)],
+        plugins=[FieldHelp(), Page(), *([Plantnet()] if settings.plantnet_api else []), Corrections(settings, deps)],
         dependencies={"deps": Provide(lambda: deps, sync_to_thread=False)},
         guards=[limit.guard],
         exception_handlers={Exception: limit.respond},

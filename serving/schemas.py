@@ -29,7 +29,9 @@ class ModelName(msgspec.Struct, frozen=True):
     """The model that answered."""
 
     name: str
+    """Name of the bundle."""
     version: str
+    """Version of the bundle, such as 2.1.0."""
     label_hash: str
     """SHA-256 of the ordered output keys: models with the same hash have the same outputs."""
 
@@ -40,7 +42,9 @@ class TaxonView(msgspec.Struct, frozen=True, kw_only=True):
     taxon_id: str
     """Stable identifier of the taxon."""
     rank: Rank
+    """A genus where the model does not tell its species apart."""
     scientific_name: str
+    """Accepted name, without the author."""
     common_names: tuple[str, ...]
     """In the language that the request asks for, where the model knows some in it."""
     genus: str
@@ -165,11 +169,17 @@ class Identification(msgspec.Struct, frozen=True):
     """The answer about one plant."""
 
     request_id: str
+    """The same as in the header `X-Request-ID` and in the logs."""
     model: ModelName
+    """Which model answered."""
     verdict: Verdict
+    """The most precise name that the scores support."""
     predictions: list[Prediction]
+    """The most likely taxa, at most `k`."""
     genera: list[RankedGroup]
+    """The most likely genera, each with the scores of its taxa added, at most `k`."""
     families: list[RankedGroup]
+    """The most likely families, likewise."""
     plant_score: float | None
     """Probability that the pictures show a plant; null if the model has no table for it."""
     candidates: CandidatesView | None
@@ -177,6 +187,7 @@ class Identification(msgspec.Struct, frozen=True):
     discarded_mass: float | None
     """Probability of the taxa outside of the parameter `taxa`, which count a fifth in the verdict; null without it."""
     images: list[ImageView]
+    """What each picture says alone, in the order of the request."""
     warnings: list[str]
     """A sentence for each part of the request that was ignored."""
     uses_place: bool = False
@@ -220,6 +231,7 @@ class Health(msgspec.Struct, frozen=True):
     """The result of a health probe."""
 
     status: str
+    """`alive` or `ready`."""
 
 
 # ---- The parameters of a request: in the query, or in form fields with the same names
@@ -303,7 +315,11 @@ _REFUSALS: Final = {
         "degrees from {minimum:g} to {maximum:g}, with the other coordinate",
         "send latitude and longitude, or neither",
     ),
-    "enum": ("is not known", " or ".join(get_args(CoverageKind)), "send one of these, or leave the parameter out"),
+    "coverage_kind": (
+        "is not known",
+        " or ".join(get_args(CoverageKind)),
+        "send one of these, or leave the parameter out",
+    ),
     "boolean": ("is out of range", "true or false"),
     "date": ("is not a day", "a day such as 2026-05-31"),
     "string": ("is not a language code", "a code such as de or pt-BR"),
@@ -318,6 +334,7 @@ def declared(record: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
     for field in msgspec.structs.fields(record):
         schema = msgspec.json.schema(field.type)
         schema |= schema.pop("anyOf", [{}])[0]
+        schema.setdefault("type", "string")  # of a choice
         text = field.type.__metadata__[-1].documentation
         found[field.encode_name] = {**schema, "default": field.default, "description": text}
     return found
@@ -387,7 +404,7 @@ def parse_parameters(given: Mapping[str, Sequence[str]], values: Mapping[str, An
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    return str(schema.get("format") or schema.get("type", "enum"))
+    return str(schema.get("format") or schema["type"])
 
 
 def _number(text: str) -> int | float | str:

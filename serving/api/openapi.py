@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import getdoc
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from docstring_parser import parse_from_object
 from litestar import Request, Response, Router, get
 from litestar.enums import MediaType
 from litestar.exceptions import NotFoundException
@@ -26,7 +28,9 @@ from litestar.openapi.spec import (
     SecurityScheme,
     Server,
 )
+from litestar.plugins import OpenAPISchemaPlugin
 from litestar.response import Redirect
+from litestar.typing import FieldDefinition
 
 from serving.api.middleware import PUBLIC, revalidated
 from serving.api.problems import MEDIA_TYPE, codes_by_status
@@ -34,6 +38,10 @@ from serving.schemas import MAX_IMAGES, Parameters, Problem, declared
 
 VIEWER: Final = Path(__file__).resolve().parents[1] / "web" / "schema.html"
 API_VERSION: Final = "1.0"
+_EXAMPLES: Final = msgspec.json.decode(
+    Path(__file__).with_name("examples.json").read_bytes(), type=dict[str, msgspec.Raw]
+)
+"""Status -> an answer of POST /identify, as JSON, since Litestar drops what is null in a dictionary."""
 ADMIN_KEY: Final[list[SecurityRequirement]] = [{"bearer": []}, {"api_key": []}]
 """Security of a route that needs an admin key, in either header."""
 OPTIONAL_KEY: Final[list[SecurityRequirement]] = [{}, *ADMIN_KEY]
@@ -122,8 +130,13 @@ def operation(parameters: type[msgspec.Struct], body: RequestBody | None = None,
                 )
             self.parameters += others
             for status, response in (self.responses or {}).items():
-                if status in _HEADERS and isinstance(response, OpenAPIResponse):
+                if not isinstance(response, OpenAPIResponse):
+                    continue
+                if status in _HEADERS:
                     response.headers = {**(response.headers or {}), **_HEADERS[status]}
+                if parameters is Parameters and status in _EXAMPLES:
+                    for content in (response.content or {}).values():
+                        content.example = _EXAMPLES[status]
 
     return Declared
 
@@ -140,6 +153,26 @@ _RAW_TYPES: Final = ("image/jpeg", "image/png", "image/webp", "image/heic", "ima
 IDENTIFY_BODY: Final = form_body(
     {"image": IMAGES, **declared(Parameters)}, "The photographs of one plant", required="image", raw=_RAW_TYPES
 )
+
+
+class FieldHelp(OpenAPISchemaPlugin):
+    """Describes each field of a record by the text below it, or by that of the record; Litestar reads neither."""
+
+    def is_plugin_supported_field(self, field_definition: FieldDefinition) -> bool:
+        """Tells records."""
+        return not field_definition.is_union and field_definition.is_subclass_of(msgspec.Struct)
+
+    def to_openapi_schema(self, field_definition: FieldDefinition, schema_creator: Any) -> Schema:
+        """Returns Litestar's own schema of a record, with the texts."""
+        knows = schema_creator.plugin_supports_field
+        litestar = next(each for each in schema_creator.plugins if each is not self and knows(each, field_definition))
+        schema: Schema = litestar.to_openapi_schema(field_definition, schema_creator)
+        record = field_definition.type_
+        bases = record.__mro__[-4::-1]  # a base before what stands on it
+        texts = {field.arg_name: field.description for base in bases for field in parse_from_object(base).params}
+        for name, described in (schema.properties or {}).items():
+            described.description = texts.get(name) or getdoc(record)
+        return schema
 
 
 class OfflineViewer(OpenAPIRenderPlugin):

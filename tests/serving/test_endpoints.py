@@ -3,9 +3,11 @@
 import json
 import re
 
+import msgspec
 import pytest
 import structlog
 
+from serving.schemas import Identification, Problem
 from tests.serving.tiny import jpeg, post
 
 ERROR_STATUSES = {"400", "401", "408", "413", "415", "422", "429", "500", "503", "504"}
@@ -88,6 +90,20 @@ def test_openapi_declares_every_error_as_a_problem_document(client):
         for content in response["content"]
     ]
     assert set(errors) == {"application/problem+json"}
+
+
+def test_openapi_describes_every_field_and_shows_what_identify_answers(client):
+    document = client.get("/schema/openapi.json").json()
+    asked = document["paths"]["/identify"]["post"]
+    assert all(parameter["description"] and parameter["schema"]["type"] for parameter in asked["parameters"])
+    for name, record in document["components"]["schemas"].items():
+        assert all(field["description"] for field in record["properties"].values()), name
+    shares = document["components"]["schemas"]["Prediction"]["properties"]
+    assert shares["score"]["description"] == "Probability in [0, 1]."
+    for status, kind in (("200", Identification), ("422", Problem), ("429", Problem), ("503", Problem)):
+        [content] = asked["responses"][status]["content"].values()
+        shown = msgspec.json.encode(msgspec.convert(content["example"], kind))
+        assert json.loads(shown) == content["example"]
 
 
 def test_viewer_and_page_load_nothing_from_other_hosts(client):
