@@ -362,8 +362,9 @@ def _in_words(found: ServedAnswers) -> Iterator[str]:
     total = counts.num_pictures
     yield f"verdicts on {total} pictures, one at a time:"
     for rank, names in counts.by_rank.items():
-        num_right = round(names.right.value * names.num_named) if names.right else 0
-        yield f"  {rank}: {names.num_named / total:.1%} of {total}, right {share(num_right, total)}"
+        if names.right is not None:
+            num_right = round(names.right.value * names.num_named)
+            yield f"  {rank}: {names.num_named / total:.1%} of {total}, right {share(num_right, total)}"
     yield f"  uncertain: {counts.num_uncertain / total:.1%}; not a plant: {counts.num_not_a_plant / total:.1%}"
     for each in found.candidates:
         yield (

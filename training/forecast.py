@@ -26,8 +26,8 @@ def on_this_machine(recipe: Recipe, num_pictures: int, device: "torch.device") -
     from training.engine.device import describe_device
 
     sides = sides_of_epochs(recipe)
-    smallest = replace(recipe, pictures=replace(recipe.pictures, picture_px=min(sides), progressive=()))
-    speed = pictures_per_s(smallest, device)
+    pictures = replace(recipe.pictures, picture_px=min(sides), progressive=())
+    speed = pictures_per_s(replace(recipe, pictures=pictures), device)
     start = f"forecast for {num_pictures:,} pictures, {describe_device(device)}"
     if speed is None:
         return f"{start}: a batch of {recipe.schedule.batch_size} does not fit into the memory; take a smaller one"

@@ -186,6 +186,7 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
         print(note)
     if command.forecast:
         load_weights(new_network(recipe, 1), recipe.network.weights)  # an error says how to get them
+        print("timing some steps; on a CPU one may take minutes", flush=True)
         print(forecast.on_this_machine(recipe, command.forecast, device))
         return
     with ranks.main_first():  # it writes the drawn pictures and the manifest that the other ranks read
