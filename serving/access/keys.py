@@ -35,8 +35,8 @@ class ApiKey(msgspec.Struct, frozen=True, gc=False):
     sha256: str
     """Hash of the secret, lower-case hexadecimal."""
     is_admin: bool = False
-    per_day: int | None = None
-    """How many requests it may send a day; None for any number."""
+    per_day: int = 0
+    """How many requests it may send a day; 0 for any number."""
 
     @property
     def line(self) -> str:
@@ -50,7 +50,7 @@ class ApiKeys:
     def __init__(self, keys: Sequence[ApiKey]) -> None:
         self._by_hash = {key.sha256: key for key in keys}
         self.has_admin = any(key.is_admin for key in keys)
-        self.per_day = {key.name: key.per_day for key in keys if key.per_day}
+        self.per_day = {key.name: key.per_day for key in keys}
 
     def find(self, secret: str) -> ApiKey | None:
         """Returns the key of a secret, or None.
@@ -143,7 +143,7 @@ def _parse(sources: Iterable[tuple[str, Iterable[str]]]) -> list[ApiKey]:
             match = _LINE.fullmatch(line.strip())
             if match is None:
                 raise InputError(f"{place} is not a valid API key", limit=_LINE_FORM, remedy=_CREATE_ONE)
-            key = ApiKey(match[1], match[2].lower(), match[3] is not None, int(match[4]) if match[4] else None)
+            key = ApiKey(match[1], match[2].lower(), match[3] is not None, int(match[4] or 0))
             for field, value in (("name", key.name), ("key", key.sha256)):
                 if (first := seen.setdefault(f"{field} {value}", place)) != place:
                     raise InputError(f"{place} has the same {field} as {first}", remedy="remove one of the two")
