@@ -59,7 +59,14 @@ def this_machine() -> Machine:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     gpus, driver = find_gpus()
-    cuda, cudnn = _cuda_versions() if gpus else ("", "")
+    cuda = ""
+    cudnn = ""
+    if gpus:
+        import torch
+
+        number: int = torch.backends.cudnn.version() or 0  # type: ignore[no-untyped-call]
+        cuda = torch.version.cuda or ""
+        cudnn = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
     return Machine(
         processor=processor,
         num_cores=cores(),
@@ -111,12 +118,3 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str]:
         return cards, pynvml.nvmlSystemGetDriverVersion() if cards else ""
     finally:
         pynvml.nvmlShutdown()
-
-
-def _cuda_versions() -> tuple[str, str]:
-    """The versions of CUDA and cuDNN that PyTorch uses, which is loaded for this."""
-    import torch
-
-    number: int = torch.backends.cudnn.version() or 0  # type: ignore[no-untyped-call]
-    cudnn = f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number else ""
-    return torch.version.cuda or "", cudnn

@@ -308,10 +308,10 @@ def test_a_misspelt_architecture_is_refused_with_the_nearest_name(given, nearest
 
 def test_cuda_without_a_gpu_is_a_one_line_error_and_leaves_no_files(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    arguments = (RECIPE, "--data", data, "--run", tmp_path / "run", "--device", "cuda")
+    arguments = ("mini_8gb", "--data", data, "--run", tmp_path / "run")
     code, output = run_main(main, capsys, *arguments)
     assert code == 1
-    require_one_line(output, "error")
+    require_one_line(output, "bad_recipe")
     assert "--device cpu" in output
     assert not (tmp_path / "run").exists()
 

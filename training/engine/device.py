@@ -36,13 +36,12 @@ def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device
     """The device of a recipe; of several GPUs, the one of this rank.
 
     Raises:
-        BotanifyError: The recipe requires CUDA and there is no GPU, or there are fewer GPUs than ranks.
+        RecipeError: The recipe is for a GPU, and PyTorch finds none.
+        BotanifyError: There are fewer GPUs than ranks.
     """
     if hardware.device == "cpu" or not torch.cuda.is_available():
         if hardware.device == "cuda":
-            raise BotanifyError(
-                "the recipe requires CUDA but PyTorch finds no GPU; install the driver or train with --device cpu."
-            )
+            raise _no_gpu()
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise BotanifyError(
@@ -50,6 +49,20 @@ def choose_device(hardware: HardwareRecipe, local_rank: int = 0) -> torch.device
             "torchrun with --nproc-per-node of at most that."
         )
     return torch.device("cuda", local_rank)
+
+
+def _no_gpu() -> RecipeError:
+    cards, driver = find_gpus()
+    needed = "PyTorch for CUDA, as make train-env without TORCH installs it"
+    if cuda := torch.version.cuda:
+        least = 580 if cuda >= "13" else 525  # NVIDIA, "CUDA Compatibility": all minor versions of CUDA 13 and 12
+        needed = f"driver {least} or newer, since PyTorch is built for CUDA {cuda}"
+    return RecipeError(
+        "PyTorch finds no GPU",
+        value=f"{cards[0].name} with driver {driver}" if cards else "no card with a driver of NVIDIA",
+        limit=needed,
+        remedy="mend that, or say --device cpu, which takes far longer",
+    )
 
 
 def avoid_fragments(device: torch.device) -> None:
@@ -121,13 +134,8 @@ def cpu_warnings(hardware: HardwareRecipe, device: torch.device) -> list[str]:
     warnings: list[str] = []
     if device.type != "cpu":
         return warnings
-    if hardware.device == "auto":
-        cards, _ = find_gpus()
-        reason = f"this machine has {cards[0].name}, but PyTorch does not find it" if cards else ""
-        if torch.version.cuda is not None and not cards:
-            reason = f"PyTorch is built for CUDA {torch.version.cuda}, but finds no GPU, or no driver if you have one"
-        if reason:
-            warnings.append(f"the run trains on the CPU (--device cpu says that this is right): {reason}")
+    if hardware.device == "auto" and (torch.version.cuda or find_gpus()[0]):
+        warnings.append(f"the run trains on the CPU: {_no_gpu()}")
     if hardware.amp == "fp16":
         warnings.append("fp16 needs a GPU, so the run computes in float32, as with --amp off")
     elif hardware.amp == "bf16" and amp_dtype(hardware, device) is None:

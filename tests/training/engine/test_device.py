@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from models.errors import RecipeError
 from tests.make import from_table, ran
 from training.engine import device
 from training.engine.device import amp_dtype, cpu_warnings
@@ -52,11 +53,11 @@ CPU = torch.device("cpu")
 def cards(monkeypatch):
     """The NVIDIA cards of the machine; none unless a test adds some."""
     found = []
-    monkeypatch.setattr(device, "find_gpus", lambda: (tuple(found), ""))
+    monkeypatch.setattr(device, "find_gpus", lambda: (tuple(found), "550.54" * bool(found)))
     return found
 
 
-@pytest.mark.parametrize(("gigabytes", "expected"), [(8, "expandable_segments:True"), (24, None)])
+@from_table
 def test_a_small_card_gets_memory_that_grows_in_place_unless_the_user_says_otherwise(gigabytes, expected, monkeypatch):
     card = SimpleNamespace(total_memory=gigabytes * 1e9)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
@@ -67,12 +68,16 @@ def test_a_small_card_gets_memory_that_grows_in_place_unless_the_user_says_other
 
 
 @from_table
-def test_a_cpu_where_a_gpu_was_expected_is_a_warning(cuda, card, reason, monkeypatch, cards):
+def test_a_cpu_where_a_gpu_was_expected_is_a_warning_or_an_error(cuda, card, is_warned, reason, monkeypatch, cards):
     monkeypatch.setattr(torch.version, "cuda", cuda)
     cards += [Gpu(card, 150.1)] if card else []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     warnings = cpu_warnings(HardwareRecipe(amp="off"), CPU)
-    assert len(warnings) == bool(reason)
-    assert all(reason in warning and "--device cpu" in warning for warning in warnings)
+    assert len(warnings) == is_warned
+    with pytest.raises(RecipeError, match=reason) as caught:
+        device.choose_device(HardwareRecipe(device="cuda"))
+    assert all(str(caught.value) in warning for warning in warnings)
+    assert "--device cpu" in str(caught.value)
 
 
 @pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
