@@ -7,6 +7,7 @@ import asyncio
 import base64
 import io
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
@@ -354,40 +355,10 @@ def _all_decoded(outcomes: list[Decoded | BaseException]) -> list[Decoded]:
 def _identification(
     id_of_request: str, answered: Answered, languages: Sequence[str], warnings: list[str]
 ) -> Identification:
-    loaded = answered.loaded
     question = answered.question
     plant = answered.plant
-
-    def predictions(ranked: list[RankedTaxon], place: PlaceNote | None) -> list[Prediction]:
-        return [
-            Prediction(
-                position=position,
-                **taxon_fields(each.taxon, languages),
-                score=each.score,
-                vision_score=None if place is None else float(place.vision_T[at]),
-                prior=None if place is None else float(place.ratio_T[at]),
-                num_images=len(loaded.examples_of(each.taxon.taxon_id)),
-            )
-            for position, each in enumerate(_possible(ranked, question), start=1)
-            for at in [loaded.taxonomy.position_of[each.taxon.taxon_id]]
-        ]
-
-    candidates = None
-    found = plant.candidates
-    record = loaded.bundle.record
-    if found is not None and question.coverage is not None:
-        network = loaded.bundle.network(loaded.precision)
-        is_measured = found.guarantee is not None and plant.place is None
-        candidates = CandidatesView(
-            coverage=question.coverage,
-            kind=question.coverage_kind,
-            guarantee=found.guarantee,
-            num_taxa=found.num_taxa,
-            score=found.score,
-            taxa=predictions(found.taxa, plant.place),
-            num_uncalibrated_taxa=found.num_uncalibrated_taxa,
-            measured=network.measured(question.coverage_kind, question.coverage) if is_measured else None,
-        )
+    predictions = partial(_predictions, answered, languages)
+    record = answered.loaded.bundle.record
     told = [*plant.taxa, *plant.look_alikes, *(each.taxon for each in plant.harmful)]
     if plant.verdict.rank == "not_a_plant":
         told = []
@@ -399,7 +370,7 @@ def _identification(
         genera=_possible(plant.genera, question),
         families=_possible(plant.families, question),
         plant_score=plant.plant_score,
-        candidates=candidates,
+        candidates=_candidates_view(answered, languages),
         discarded_mass=plant.discarded_mass,
         uses_place=plant.place is not None,
         place=answered.place,
@@ -427,6 +398,44 @@ def _identification(
             )
         ],
         warnings=warnings,
+    )
+
+
+def _predictions(
+    answered: Answered, languages: Sequence[str], ranked: list[RankedTaxon], place: PlaceNote | None
+) -> list[Prediction]:
+    loaded = answered.loaded
+    return [
+        Prediction(
+            position=position,
+            **taxon_fields(each.taxon, languages),
+            score=each.score,
+            vision_score=None if place is None else float(place.vision_T[at]),
+            prior=None if place is None else float(place.ratio_T[at]),
+            num_images=len(loaded.examples_of(each.taxon.taxon_id)),
+        )
+        for position, each in enumerate(_possible(ranked, answered.question), start=1)
+        for at in [loaded.taxonomy.position_of[each.taxon.taxon_id]]
+    ]
+
+
+def _candidates_view(answered: Answered, languages: Sequence[str]) -> CandidatesView | None:
+    question = answered.question
+    plant = answered.plant
+    found = plant.candidates
+    if found is None or question.coverage is None:
+        return None
+    network = answered.loaded.bundle.network(answered.loaded.precision)
+    is_measured = found.guarantee is not None and plant.place is None
+    return CandidatesView(
+        coverage=question.coverage,
+        kind=question.coverage_kind,
+        guarantee=found.guarantee,
+        num_taxa=found.num_taxa,
+        score=found.score,
+        taxa=_predictions(answered, languages, found.taxa, plant.place),
+        num_uncalibrated_taxa=found.num_uncalibrated_taxa,
+        measured=network.measured(question.coverage_kind, question.coverage) if is_measured else None,
     )
 
 
