@@ -1,7 +1,6 @@
 // Describes the model in the footer, and searches the plants that it knows.
 
 import { element, find, printed } from "./elements.js";
-import { measuredFacts, provedFacts } from "./facts.js";
 import { keyForm } from "./key.js";
 import { labelHash } from "./lists.js";
 import { currentModel, loadModel } from "./model.js";
@@ -88,15 +87,9 @@ function modelCard(model) {
   return [
     element("h2", {}, model.name, " ", element("span", { className: "footer__version" }, model.version)),
     model.description && element("p", { className: "footer__description", lang: "en" }, model.description),
-    collapsibleList(say("model.measured"), measuredFacts(model).map(({ name, text }) => element("li", {}, element("b", {}, name), ` ${text}`))),
-    collapsibleList(say("model.proved"), provedFacts(model).map((sentence) => element("li", {}, sentence))),
-    collapsibleList(say("model.sources"), model.sources.map(sourceItem)),
+    model.sources.length > 0 && element("details", { className: "facts" }, element("summary", {}, say("model.sources")), element("ul", {}, model.sources.map(sourceItem))),
     element("p", { className: "footer__hash" }, `${say("count.plants", { n: model.num_taxa })} · `, labelHash(model)),
   ].filter(Boolean);
-}
-
-function collapsibleList(title, items) {
-  return items.length > 0 && element("details", { className: "facts" }, element("summary", {}, title), element("ul", {}, items));
 }
 
 function sourceItem({ name, num_pictures: numPictures, licenses, note }) {

@@ -1,16 +1,15 @@
 // Builds the card of an answer: a name that people know, how far to trust it, and what to do next. The figures are folded away.
 
 import { adviceFor } from "./advice.js";
-import { typicalPictures } from "./compare.js";
 import { correction } from "./correct.js";
 import { bar, element, printed } from "./elements.js";
 import { percent, seconds } from "./formats.js";
-import { candidateList, candidateSet, folded, groupList, guessList, harmNote, labelHash, lookAlikeList, pictureList, readOn } from "./lists.js";
+import { candidateList, folded, guessList, harmNote, labelHash, lookAlikeList, pictureList, readOn, typicalPictures } from "./lists.js";
 import {
   choiceSentence, foreignNamesSentence, harmSentences, isGuess, namedSpecies, otherWarnings, placeSentence, probablePlant, stateOf, trustSentence,
   verdictHeading, verdictSentence,
 } from "./sentences.js";
-import { candidateWords, discardedSentence, trustFigures } from "./sure.js";
+import { discardedSentence, trustFigures } from "./sure.js";
 import { say } from "./text.js";
 
 const NUM_REFERENCES = 3; // pictures of the named species beside one's own
@@ -77,20 +76,14 @@ function different({ index }, leaveOut) {
 /** The figures of the answer, folded away. */
 function sureness(answer, model, state, elapsedMs) {
   const { verdict, images, request_id: request } = answer;
-  const words = candidateWords(answer);
   const facts = [verdict.name !== null && say("sure.score", { score: percent(verdict.score) }), ...trustFigures(answer, model), discardedSentence(answer)];
   const footer = [say("count.pictures", { n: images.length }), elapsedMs !== null && seconds(elapsedMs)].filter(Boolean).join(" · ");
   return folded(say("sure.title"), [
     verdict.name !== null && bar(verdict.score),
     facts.filter(Boolean).map((fact) => element("p", {}, fact)),
     element("p", { className: "verdict__reason" }, say("sure.why"), " ", element("span", { lang: "en" }, verdict.reason)),
-    words && [element("h4", { className: "answer__heading" }, words.heading), words.sentences.map((sentence) => element("p", {}, sentence)), candidateSet(answer.candidates.taxa)],
-    state !== "not_a_plant" && [
-      folded(say("sure.scores"), [candidateList(answer.predictions)]),
-      groupList(say("sure.genera"), answer.genera, (name) => ({ name })),
-      groupList(say("sure.families"), answer.families, (name) => name),
-    ],
+    state !== "not_a_plant" && folded(say("sure.scores"), [candidateList(answer.predictions)]),
     pictureList(images),
     element("p", { className: "fineprint" }, `${footer} · ${answer.model.name} ${answer.model.version} · `, labelHash(answer.model), ` · ${say("sure.request")} `, element("code", {}, request)),
-  ], "", "sureness");
+  ], "sureness");
 }

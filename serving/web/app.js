@@ -4,8 +4,7 @@
 import { setUpSpeciesSearch, showModel } from "./about.js";
 import { showAnswer } from "./answer.js";
 import { setUpChoice } from "./choice.js";
-import { find } from "./elements.js";
-import { tell } from "./events.js";
+import { find, tell } from "./elements.js";
 import { isShared, registerWorker, setUpLanguages, takeShared } from "./install.js";
 import { setUpKeeping } from "./keep.js";
 import { refusal } from "./limits.js";

@@ -1,7 +1,6 @@
 // Asks whether an answer is right. The photographs go along if the person agrees. After the thanks, the form is gone.
 
-import { element } from "./elements.js";
-import { tell } from "./events.js";
+import { element, tell } from "./elements.js";
 import { knownAs, stateOf } from "./sentences.js";
 import { correctAnswer, findSpecies, takeBack } from "./service.js";
 import { plainText, say } from "./text.js";

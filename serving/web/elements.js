@@ -1,4 +1,4 @@
-// Finds page elements, and builds them from data.
+// Finds page elements, builds them from data, and tells the other parts of the page what happened.
 // Data enters the page only as text nodes and attributes, never as markup.
 
 export const find = (id) => document.getElementById(id);
@@ -43,4 +43,15 @@ export function download(content, name) {
   const address = URL.createObjectURL(content);
   element("a", { href: address, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+/**
+ * Dispatches an event on the document, for whichever part of the page listens.
+ *
+ * @param name "answered" when an answer is shown: { answer, files, originals, where, element }, with the files that were sent, the
+ *   same as they were chosen, the place that was sent or null, and the element that shows the answer; "corrected" when a correction
+ *   is kept or, with null, taken back: { answer, correction, element }.
+ */
+export function tell(name, detail) {
+  document.dispatchEvent(new CustomEvent(name, { detail }));
 }

@@ -38,12 +38,6 @@ export function fileSize(numBytes, round = Math.round) {
   return number({ style: "unit", unit }).format(value);
 }
 
-/** Formats a day such as "2026-11-22"; what is none stays as it is. */
-export function day(text) {
-  const date = new Date(`${text}T12:00:00Z`);
-  return Number.isNaN(date.getTime()) ? text : new Intl.DateTimeFormat(language, { dateStyle: "long", timeZone: "UTC" }).format(date);
-}
-
 /** Joins texts and { name } to a sentence: "a, b, and c"; `type` is "conjunction" or "disjunction". */
 export function joined(items, type = "conjunction") {
   const parts = new Intl.ListFormat(language, { type }).formatToParts(items.map((_, index) => String(index)));

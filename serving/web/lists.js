@@ -1,12 +1,11 @@
-// Builds the lists of an answer: guesses, look-alikes, candidates, genera and families, and the pictures.
+// Builds the lists of an answer: guesses, look-alikes, all scores, one's own pictures, and reference pictures of a plant.
 
-import { comparison, typicalPictures } from "./compare.js";
 import { bar, element, printed } from "./elements.js";
 import { percent } from "./formats.js";
 import { aloneSentence, chanceOf, harmWords, isGenusAlone, knownAs, namedSpecies, nameOf, unusedSentence } from "./sentences.js";
+import { addressOf, describeTaxon } from "./service.js";
 import { language, say } from "./text.js";
 
-const NUM_SHOWN = 10; // candidates of a set that are shown at once; the others are folded away
 const NUM_GUESSES = 3;
 const LEAST_GUESS = 0.02; // probability of a guess that is worth a look
 const HASH_DIGITS = 12; // enough to distinguish two models; the title attribute has the whole hash
@@ -52,23 +51,8 @@ export function candidateList(predictions) {
   ])));
 }
 
-/** Returns the elements for a set of candidates; the service lists at most 100 of them. */
-export function candidateSet(taxa) {
-  const rest = taxa.slice(NUM_SHOWN);
-  return [candidateList(taxa.slice(0, NUM_SHOWN)), rest.length > 0 && folded(say("sure.more_candidates", { n: rest.length }), [candidateList(rest)])];
-}
-
-/** A list of genera or families, folded away, with the best one beside its title; `print` gives the sentence of a name. */
-export function groupList(title, groups, print) {
-  if (!groups.length) return null;
-  const items = groups.map((group) => element("li", {},
-    element("span", {}, printed(print(group.name))), bar(group.score), element("span", { className: "groups__score" }, percent(group.score))));
-  return folded(title, [element("ol", { className: "groups" }, items)], `${groups[0].name} ${percent(groups[0].score)}`);
-}
-
-export function folded(title, content, hint = "", className = "") {
-  return element("details", { className: `folded ${className}`.trimEnd() },
-    element("summary", {}, `${title} `, hint && element("span", { className: "folded__hint" }, hint)), ...content.flat(2));
+export function folded(title, content, className = "") {
+  return element("details", { className: `folded ${className}`.trimEnd() }, element("summary", {}, title), ...content.flat(2));
 }
 
 /** Names the outputs of a model. */
@@ -125,4 +109,39 @@ function readOnLinks({ gbif_id: gbif, powo_id: powo, scientific_name: name }) {
     powo && link("POWO", `https://powo.science.kew.org/taxon/urn:lsid:ipni.org:names:${encodeURIComponent(powo)}`),
   ].filter(Boolean);
   return element("p", { className: "read-on" }, say("link.read_on"), " ", links.flatMap((each, index) => (index ? [" · ", each] : [each])));
+}
+
+/** Returns null for a taxon without pictures. */
+function comparison(taxon) {
+  if (!taxon.num_images) return null;
+  const pictures = element("div", { className: "references" });
+  const details = element("details", { className: "folded candidate__references" },
+    element("summary", {}, say("compare.title")), pictures);
+  details.addEventListener("toggle", async () => {
+    if (details.open && pictures.childElementCount === 0) await load(pictures, taxon, Infinity);
+  });
+  return details;
+}
+
+/** Shows the most typical pictures of a taxon at once; returns null for a taxon without pictures. */
+export function typicalPictures(taxon, most) {
+  if (!taxon?.num_images) return null;
+  const pictures = element("div", { className: "references" });
+  load(pictures, taxon, most);
+  return pictures;
+}
+
+async function load(pictures, { taxon_id: id, scientific_name: name }, most) {
+  try {
+    const { images } = await describeTaxon(id);
+    pictures.replaceChildren(...images.slice(0, most).map((image) => figure(image, name)));
+  } catch (problem) {
+    pictures.replaceChildren(element("p", {}, problem.title ?? say("compare.failed")));
+  }
+}
+
+function figure({ url, author, license, source }, name) {
+  return element("figure", { className: "reference" },
+    element("img", { src: addressOf(url), alt: name, loading: "lazy" }),
+    element("figcaption", {}, [author || source, license].join(", ")));
 }

@@ -1,8 +1,7 @@
 // The page for many photographs: identifies each by itself, a few at a time, and lists the answers in the order of the photographs.
 
 import { showAnswer } from "./answer.js";
-import { download, element, find } from "./elements.js";
-import { tell } from "./events.js";
+import { download, element, find, tell } from "./elements.js";
 import { setUpLanguages } from "./install.js";
 import { setUpKeeping, setUpSwitch } from "./keep.js";
 import { modelOf } from "./model.js";

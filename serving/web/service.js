@@ -3,7 +3,6 @@
 import { storeKey, readKey } from "./key.js";
 import { secondsToWait } from "./retry.js";
 import { hasText, language, say } from "./text.js";
-import { upload } from "./upload.js";
 
 export const MAX_PICTURES = 5; // in one request
 
@@ -107,5 +106,25 @@ function problemOf(response, body) {
     requestId: known.request_id ?? null,
     retryAfterS: secondsToWait(response.headers.get("Retry-After"), Date.now()),
     canRetry: response.status >= 500 || [408, 429].includes(response.status), // others fail again
+  });
+}
+
+/** Sends a form as a POST request and tells how much of it has left this device, which fetch cannot tell; returns the Response as fetch gives it, but of its headers only Retry-After. */
+function upload(url, { headers, body, signal, onSent }) {
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest();
+    request.open("POST", url);
+    for (const [name, value] of Object.entries(headers)) request.setRequestHeader(name, value);
+    request.upload.addEventListener("progress", ({ loaded, total }) => { if (total) onSent(loaded / total); });
+    request.addEventListener("load", () => {
+      const retryAfter = request.getResponseHeader("Retry-After");
+      resolve(new Response(request.responseText, { status: request.status, headers: retryAfter === null ? {} : { "Retry-After": retryAfter } }));
+    });
+    request.addEventListener("error", () => reject(new TypeError("the connection was lost")));
+    signal.addEventListener("abort", () => {
+      request.abort();
+      reject(signal.reason);
+    }, { once: true });
+    request.send(body);
   });
 }

@@ -1,7 +1,6 @@
 // The figures behind an answer and a model, for those who open "How sure is this?". No function needs a document.
 
 import { percent, percentExact, points } from "./formats.js";
-import { stateOf } from "./sentences.js";
 import { say } from "./text.js";
 
 const FEW_PICTURES = 1000; // fewer do not calibrate scores to within a few percentage points
@@ -16,7 +15,7 @@ export function trustFigures({ verdict, guess = null, discarded_mass: discarded 
 }
 
 /** Words the test behind a promise: how many plants were named by this rank, how many wrongly, and what follows. */
-export function promiseSentence({ rank, promise }) {
+function promiseSentence({ rank, promise }) {
   const { max_risk: risk, confidence, num_named: n, num_wrong: wrong } = promise;
   return say("sure.promise", { n, rank: say(`rank.${rank}`), wrong, risk: percentExact(risk), confidence: percentExact(confidence) });
 }
@@ -35,28 +34,8 @@ export function measuredSentences(model) {
 }
 
 /** Words a 95 % interval, with the space before it; "" without one. */
-export function rangeOf({ interval_95: interval }) {
+function rangeOf({ interval_95: interval }) {
   return interval ? ` ${say("sure.interval", { low: points(interval[0]), high: points(interval[1]) })}` : "";
-}
-
-/** Returns { heading, sentences } for the set of candidates, or null if the set says nothing about this answer. */
-export function candidateWords(answer) {
-  const { candidates = null } = answer;
-  if (!candidates?.taxa.length || ["unknown_plant", "not_a_plant"].includes(stateOf(answer))) return null;
-  if (!candidates.taxa.some((taxon) => isOf(taxon, answer.verdict))) return null; // a list without the name contradicts it
-  const uncalibrated = candidates.guarantee === null ? 0 : candidates.num_uncalibrated_taxa;
-  const sentences = [coverageSentence(candidates), uncalibrated > 0 && say("sure.uncalibrated", { n: uncalibrated })];
-  return { heading: say("sure.set", { n: candidates.num_taxa }), sentences: sentences.filter(Boolean) };
-}
-
-const isOf = (taxon, { rank, name }) => name === null || (rank === "species" ? taxon.scientific_name : taxon[rank]) === name;
-
-function coverageSentence({ coverage, guarantee, score, measured = null }) {
-  if (guarantee === null) return say("sure.set_sum", { share: percent(score) });
-  const values = { coverage: percentExact(coverage), average: guarantee === "macro" ? say("sure.average") : "" };
-  if (measured === null) return say("sure.set_made", values);
-  const { covered, num_pictures: n, data } = measured;
-  return say("sure.set_measured", { ...values, covered: percent(covered), n, data, range: rangeOf(measured) });
 }
 
 /** Returns how much of the probability a choice of plants left out, in words, or null if there was no choice. */

@@ -95,7 +95,7 @@ def test_an_import_changes_nothing_that_is_there(fresh_page):
 
 ANSWERED = """
 const { setUpKeeping, setUpSwitch } = await load("keep.js");
-const { tell } = await load("events.js");
+const { tell } = await load("elements.js");
 const box = document.getElementById("keeping");
 const answered = async (answer, ...names) => {
   const element = document.createElement("div");
