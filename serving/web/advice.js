@@ -1,12 +1,13 @@
 // Says which photograph would help next: short fixed rules on the answer. No function needs a document.
 
-import { joined } from "./formats.js";
+import { joined, percent } from "./formats.js";
 import { isFromFew, isGenusAlone, stateOf } from "./sentences.js";
 import { say } from "./text.js";
 
 const SMALL_PX = 300; // networks look at 128 to 480 px; a picture much smaller than that has lost its detail
 const MAX_ADVICE = 3; // more is not read
 const EACH_OF_TWO = 0.25; // probability of each plant from which a picture may show two
+const ENOUGH_PICTURES = 3; // of which it is measured how often they get a name
 const LIKELY = 0.5; // probability from which a family decides what to photograph
 
 /** Family -> the kind of plant whose species are told apart by the same parts. */
@@ -38,6 +39,15 @@ function plantAdvice(answer, state, model) {
     !isSure && instead("small", images.filter(isSmall)),
     !isSure && state !== "genus" && say("advice.closer"),
   ];
+}
+
+/** Returns how often one, two and three photographs of a plant get a name, or null where that was not measured or does not matter. */
+export function morePicturesSentence(answer, model) {
+  const mayGain = ["genus", "family", "uncertain"].includes(stateOf(answer)) && !isGenusAlone(answer) && answer.images.length < ENOUGH_PICTURES;
+  const shares = [1, 2, 3].map((n) => model?.metrics?.find(({ name }) => name === `named_${n}_pictures`));
+  if (!mayGain || shares.some((share) => !share)) return null;
+  const [one, two, three] = shares.map(({ value }) => percent(value));
+  return say("advice.more_pictures", { one, two, three });
 }
 
 /** Whether two plants of different families are about as likely, as where one picture shows both. */

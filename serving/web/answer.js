@@ -1,6 +1,6 @@
 // Builds the card of an answer: a name that people know, how far to trust it, and what to do next. The figures are folded away.
 
-import { adviceFor } from "./advice.js";
+import { adviceFor, morePicturesSentence } from "./advice.js";
 import { correction } from "./correct.js";
 import { bar, element, printed } from "./elements.js";
 import { percent, seconds } from "./formats.js";
@@ -29,7 +29,7 @@ export function showAnswer(answer, model, files, elapsedMs = null, leaveOut = nu
     verdictCard(answer, model, state, leaveOut),
     lookAlikeList(answer),
     guessList(answer, state),
-    note("advice", say("advice.title"), adviceFor(answer, model)),
+    note("advice", say("advice.title"), adviceFor(answer, model), {}, morePicturesSentence(answer, model)),
     note("warning", say("card.note"), warnings, { lang: "en" }),
     sureness(answer, model, state, elapsedMs),
     state !== "not_a_plant" && correction(answer, model, files),
@@ -61,10 +61,11 @@ function paragraph(className, sentence, more = {}) {
   return sentence !== null && element("p", { className, ...more }, printed(sentence));
 }
 
-function note(kind, title, sentences, more = {}) {
-  return sentences.length > 0 && element("div", { className: `note note--${kind}` },
+function note(kind, title, sentences, more = {}, below = null) {
+  return (sentences.length > 0 || below !== null) && element("div", { className: `note note--${kind}` },
     element("h3", {}, title),
-    element("ul", more, sentences.map((sentence) => element("li", {}, printed(sentence)))));
+    element("ul", more, sentences.map((sentence) => element("li", {}, printed(sentence)))),
+    paragraph("note__below", below));
 }
 
 /** Asks about a picture that may show another plant. */
