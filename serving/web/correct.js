@@ -44,7 +44,9 @@ export function correction(answer, model, pictures) {
     }
   }
 
-  content.append(...questions(answer, send), certainLine, ...(pictures.length ? [consentLine] : []));
+  // What goes along with an answer stands above the buttons that send it.
+  const [question, ...senders] = questions(answer, send);
+  content.append(question, certainLine, ...(pictures.length ? [consentLine] : []), ...senders);
   return section;
 }
 

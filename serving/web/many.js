@@ -85,7 +85,7 @@ function show() {
 
 function statusSentence() {
   const done = answered();
-  if (running > 0) return say("many.progress", { n: done.length, left: waiting.length + running });
+  if (running > 0) return say("many.progress", { n: done.length, left: rows.length - done.length });
   if (done.length === 0) return "";
   const failed = done.filter((row) => row.error).length;
   return [say("many.done", { n: done.length }), failed > 0 && say("many.failed", { n: failed })].filter(Boolean).join(" ");

@@ -20,13 +20,16 @@ const yes = form.all.find(({ onclick }) => onclick);
 await yes.onclick();
 consent.checked = true;
 await yes.onclick();
-return sent;
+const lines = form.children[0].children.map((line) => line.textContent.trim().split(" ")[0]);
+return [...sent, lines];
 """
 
 
 def test_photographs_go_along_with_a_correction_only_once_the_person_agrees(fresh_page):
     said = [["taxon", "helianthus-annuus"], ["certain", "false"]]
-    assert fresh_page.evaluate(SENT, SPECIES) == [said, [*said, ["image", "1.jpg"]]]
+    alone, together, lines = fresh_page.evaluate(SENT, SPECIES)
+    assert [alone, together] == [said, [*said, ["image", "1.jpg"]]]
+    assert lines == ["Is", "I", "The", "Yes,", "It"]  # what goes along stands above the buttons that send
 
 
 def test_one_of_many_answers_is_corrected_and_its_row_says_so(new_page, bundle_folder, tmp_path):
@@ -52,8 +55,9 @@ def test_a_person_confirms_corrects_and_takes_back(new_page, bundle_folder, tmp_
         tab.answer_text()
         page = tab.page
         tab.assert_accessible()
-        question, certain = (page.get_by_text(words).bounding_box() for words in ("Is that right?", "I am certain"))
-        assert question["y"] < certain["y"]
+        lines = ("Is that right?", "I am certain", "may keep my photograph", "Yes, Dog rose", "It is another plant:")
+        heights = [page.get_by_text(words).bounding_box()["y"] for words in lines]
+        assert heights == sorted(heights)
         page.evaluate("document.addEventListener('corrected', ({ detail }) => { window.heard = detail; })")
         tab.press("Yes, Dog rose")
         tab.see("Kept: Rosa canina, 0 photographs")

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -24,20 +25,24 @@ globalThis.answerTo = async (form) => {
   return answers[name];
 };
 await load("many.js");
+const told = [];
+Object.defineProperty(document.getElementById("status"), "textContent", { set: (text) => told.push(text) });
 const files = Object.keys(answers).map((name) => new File(["pixels"], name));
 const chosen = document.getElementById("files");
 chosen.files = files;
 chosen.dispatchEvent(new Event("change"));
 const rows = document.getElementById("rows");
 while (rows.textContent.includes("waiting")) await new Promise((resolve) => { setTimeout(resolve, 10); });
-return rows.children.map((row) => row.querySelector(".many__words").textContent);
+return [told, ...rows.children.map((row) => row.querySelector(".many__words").textContent)];
 """
 
 
 def test_each_answer_stands_in_the_row_of_its_photograph_in_whatever_order_they_come(fresh_page):
     states = ("uncertain", "probable", "one_of_three")
     answers = {"1.jpg": SPECIES} | {f"{number}.jpg": STATES[state] for number, state in enumerate(states, 2)}
-    first, second, probable, three = fresh_page.evaluate(MANY_ANSWERS, answers)
+    told, first, second, probable, three = fresh_page.evaluate(MANY_ANSWERS, answers)
+    counts = [re.findall(r"\d+", sentence) for sentence in told]
+    assert {sum(map(int, count)) for count in counts if len(count) == 2} == {4}, told  # answered, and to come
     assert first == "Common sunflowerHelianthus annuusYour plant · 1.jpg"
     assert second == "Not sureperhaps Common sunflowerNo clear answer · 2.jpg"
     assert probable == "Probably Common sunflowerHelianthus annuusProbably · 3.jpg"
