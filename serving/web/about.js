@@ -4,7 +4,7 @@ import { element, find, printed } from "./elements.js";
 import { keyForm } from "./key.js";
 import { labelHash } from "./lists.js";
 import { currentModel, loadModel } from "./model.js";
-import { firstSentence, foundByWords, knownAs, knownSentence, nameOf, searchSentence } from "./sentences.js";
+import { commonNames, firstSentence, foundByWords, knownAs, knownSentence, nameOf, searchSentence } from "./sentences.js";
 import { addressOf, findSpecies } from "./service.js";
 import { measuredSentences } from "./sure.js";
 import { language, say } from "./text.js";
@@ -79,8 +79,8 @@ function showSpecies(taxa, message) {
   find("species-count").textContent = message;
   find("species-list").replaceChildren(...taxa.map((taxon) => element("li", {},
     element("span", { className: "species__name" }, printed(knownAs(taxon))),
-    element("span", { className: "species__more" }, taxon.common_names.length > 0 && printed([nameOf(taxon), " · "]),
-      [...taxon.common_names.slice(1), taxon.family, foundByWords(taxon)].filter(Boolean).join(" · ")))));
+    element("span", { className: "species__more" }, commonNames(taxon).length > 0 && printed([nameOf(taxon), " · "]),
+      [...commonNames(taxon).slice(1), taxon.family, foundByWords(taxon)].filter(Boolean).join(" · ")))));
 }
 
 function modelCard(model) {

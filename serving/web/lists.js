@@ -2,7 +2,7 @@
 
 import { bar, element, printed } from "./elements.js";
 import { percent } from "./formats.js";
-import { aloneSentence, chanceOf, harmWords, isGenusAlone, knownAs, namedSpecies, nameOf, unusedSentence } from "./sentences.js";
+import { aloneSentence, chanceOf, commonNames, harmWords, isGenusAlone, knownAs, namedSpecies, nameOf, unusedSentence } from "./sentences.js";
 import { addressOf, describeTaxon } from "./service.js";
 import { language, say } from "./text.js";
 
@@ -31,7 +31,7 @@ function plantNames(taxon) {
   return [
     element("p", { className: "candidate__name" }, printed(knownAs(taxon)),
       taxon.rank === "genus" && element("span", { className: "tag" }, say("candidate.genus_only"))),
-    taxon.common_names.length > 0 && element("p", { className: "candidate__common" }, printed(nameOf(taxon))),
+    commonNames(taxon).length > 0 && element("p", { className: "candidate__common" }, printed(nameOf(taxon))),
     harmNote(taxon),
   ];
 }

@@ -30,9 +30,12 @@ export function nameOf({ scientific_name: name, genus }) {
   return genus === "" ? name : { name };
 }
 
+/** Returns the common names of all that a taxon stands for: several of a genus are those of its cultivars or kinds, each of a part. */
+export const commonNames = ({ rank, common_names: names }) => (rank === "genus" && names.length > 1 ? [] : names);
+
 /** Returns the name that people know: the first common name, with a capital, or the scientific one. */
 export function knownAs(taxon) {
-  const [common] = taxon.common_names;
+  const [common] = commonNames(taxon);
   return common ? capitalized(common) : nameOf(taxon);
 }
 
@@ -46,11 +49,11 @@ export function verdictHeading(answer) {
   if (name === null && state !== "probable") return { label, title: say(`card.title.${state}`), latin: null };
   const best = probablePlant(answer) ?? answer.predictions.find((taxon) => [taxon.scientific_name, taxon.genus, taxon.family][["species", "genus", "family"].indexOf(rank)] === name);
   if (rank === "species" || state === "probable") {
-    const [common, ...others] = best?.common_names ?? [];
+    const [common, ...others] = best ? commonNames(best) : [];
     return { label, title: common ? capitalized(common) : nameOf(best ?? { scientific_name: name }), latin: common ? [nameOf(best), ...others.map((other) => ` · ${other}`)] : null };
   }
   const latin = say(`card.latin.${rank}`, { name: rank === "genus" ? { name } : name });
-  const [common] = best?.common_names ?? [];
+  const [common] = best ? commonNames(best) : [];
   if (!common) return { label, title: latin, latin: null };
   return { label, title: isGenusAlone(answer) ? capitalized(common) : say("card.title.or_relative", { name: capitalized(common) }), latin };
 }
@@ -166,8 +169,8 @@ export function foreignNamesSentence(model) {
 const namedLanguages = (model) => model?.languages ?? ["en"];
 
 /** Returns the name by which a search found a plant, such as a synonym, or "" if it stands among its other names. */
-export function foundByWords({ match = null, scientific_name: scientific, common_names: common, genus, family }) {
-  if (match === null || [scientific, genus, family, ...common].includes(match.name)) return "";
+export function foundByWords({ match = null, scientific_name: scientific, genus, family, ...taxon }) {
+  if (match === null || [scientific, genus, family, ...commonNames(taxon)].includes(match.name)) return "";
   return say("search.also_named", { name: match.name });
 }
 

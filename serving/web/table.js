@@ -1,6 +1,6 @@
 // The answers of the page for many photographs, as rows of a table. No function needs a document.
 
-import { probablePlant } from "./sentences.js";
+import { commonNames, probablePlant } from "./sentences.js";
 import { say } from "./text.js";
 
 const FIRST = -1;
@@ -18,7 +18,7 @@ export function columnsOf({ photograph, answer, error = "", corrected = "" }) {
     best_name: best?.scientific_name ?? "",
     best_score: best?.score ?? null,
     error,
-    common_name: best?.common_names[0] ?? "",
+    common_name: best ? commonNames(best)[0] ?? "" : "",
     corrected_name: corrected,
   };
 }
