@@ -15,7 +15,7 @@ import { showBusy, showProgress } from "./progress.js";
 import { retried, retrySentence } from "./retry.js";
 import { announcement, choiceLabel } from "./sentences.js";
 import { identify, isHeic, ServiceProblem } from "./service.js";
-import { shrunk } from "./shrink.js";
+import { isBlurred, shrunk } from "./shrink.js";
 import { say } from "./text.js";
 import { setUpTray } from "./tray.js";
 
@@ -60,6 +60,7 @@ async function requestAnswer(files, signal) {
 /** Sends the pictures, and sends them again after a while if the service has no time for them. */
 async function answerTo(files, where, progress, signal) {
   const pictures = await shrunk(files, signal);
+  tray.tellBlurred(await Promise.all(pictures.map((picture) => isBlurred(picture).catch(() => false))));
   const model = await currentModel();
   const refused = refusal(pictures, model?.limits ?? null);
   if (refused) throw new ServiceProblem(refused);

@@ -4,10 +4,9 @@ import { blobOf } from "./exchange.js";
 import { element } from "./elements.js";
 import { placeIn } from "./exif.js";
 import { amendPlant, countPlants, forgetPlant, keepPlant } from "./kept.js";
-import { copyOf } from "./shrink.js";
+import { isKept } from "./shrink.js";
 import { say } from "./text.js";
 
-const KEPT_PX = 1024; // longest side of a photograph that is kept, some 150 kB
 const SWITCH = "botanify-keep"; // in local storage: "no" where the person wants nothing kept
 const LATEST = "botanify-latest"; // in the tab's session storage: { id, photographs } of the answer that was kept last
 
@@ -62,10 +61,10 @@ async function keepAnswer({ answer, files, originals, where, element: shown }) {
     const photographs = originals.map(({ name, size }) => `${size} ${name}`);
     const replacedId = photographs.some((photograph) => latest.photographs?.includes(photograph)) ? latest.id : null;
     const images = answer.images.map((image) => ({ ...image, preview: null })); // the pictures are kept by themselves
-    const pictures = await Promise.all(files.map(async (file, index) => {
+    const pictures = files.map((file, index) => {
       const preview = answer.images[index]?.preview; // the service shows what this browser cannot
-      return await copyOf(file, KEPT_PX) ?? (preview && blobOf(preview));
-    }));
+      return isKept(file) ? file : preview && blobOf(preview);
+    });
     await keepPlant({
       id: answer.request_id, date: new Date().toISOString(), answer: { ...answer, images }, pictures: pictures.filter(Boolean),
       correction: null, note: "", where: where ?? await placeIn(originals),

@@ -1,6 +1,7 @@
 // The tray of chosen pictures: adds files that are chosen, dropped or pasted, shows them, and lets the user remove them.
 
 import { element, find } from "./elements.js";
+import { joined } from "./formats.js";
 import { MAX_PICTURES } from "./service.js";
 import { say } from "./text.js";
 
@@ -9,7 +10,7 @@ import { say } from "./text.js";
  *
  * @returns add(files) adds pictures; files() gives the files in the order of the request; mark(index) outlines a picture that the service refused;
  *   remove(index) removes it; preview(index, address) shows it where the browser could not; offer(files) asks before it adds
- *   those that came from elsewhere.
+ *   those that came from elsewhere; tellBlurred(areBlurred) advises to replace pictures.
  */
 export function setUpTray(onChange) {
   let pictures = []; // { file, tile }, in the order of the request
@@ -34,6 +35,11 @@ export function setUpTray(onChange) {
     showNotice(say(files.length ? "tray.shared" : "tray.shared_none", { n: files.length }));
     const button = element("button", { className: "button", type: "button", onclick: () => add(files) }, say("tray.add"));
     if (files.length) find("notice").append(" ", button);
+  }
+
+  function tellBlurred(areBlurred) {
+    const numbers = areBlurred.flatMap((is, index) => (is ? [String(index + 1)] : []));
+    if (numbers.length) showNotice(say("tray.blurred", { n: numbers.length, numbers: joined(numbers) }));
   }
 
   function remove(picture) {
@@ -74,6 +80,7 @@ export function setUpTray(onChange) {
     mark: (index) => pictures[index]?.tile.classList.add("tile--refused"),
     remove: (index) => remove(pictures[index]),
     offer,
+    tellBlurred,
     preview: (index, address) => showPreview(pictures[index].tile, address),
   };
 }

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageFilter
 
 from tests.serving.tiny import BLUE, RED, encode, jpeg
 from tests.serving.web.examples import GENUS, SPECIES, STATES
@@ -104,16 +104,18 @@ def photograph_of_a_phone():
 def test_large_picture_is_sent_smaller_upright_and_without_exif(open_tab):
     tab, original = open_tab(), photograph_of_a_phone()
     assert len(original) > 2_000_000
-    tab.choose(file("phone.jpg", original), PHOTOGRAPHS[0])
+    blurred = encode(noise((400, 300)).filter(ImageFilter.GaussianBlur(3)), "JPEG")
+    tab.choose(file("phone.jpg", original), PHOTOGRAPHS[0], file("blurred.jpg", blurred))
     tab.answer_text()
-    [(head, content), (_, small)] = sent_pictures(tab.asked[0])
+    assert tab.page.inner_text("#notice") == "Picture 3 looks blurred. A sharp one, in daylight, helps more."
+    [(head, content), (_, small), _] = sent_pictures(tab.asked[0])
     assert 'filename="phone.jpg"' in head
     assert len(content) < len(original) / 2
     with Image.open(io.BytesIO(content)) as sent:
-        assert (sent.format, sent.size) == ("JPEG", (1200, 1600))
+        assert (sent.format, sent.size) == ("JPEG", (768, 1024))
         assert len(sent.getexif()) == 0
         assert sent.getpixel((100, 100)) == pytest.approx(RED, abs=8)
-        assert sent.getpixel((1100, 100)) == pytest.approx(BLUE, abs=8)
+        assert sent.getpixel((700, 100)) == pytest.approx(BLUE, abs=8)
     assert small == PHOTOGRAPHS[0]["buffer"]  # as it was chosen
 
 

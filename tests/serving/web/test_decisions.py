@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image, ImageFilter
 
 from serving.api.model_card import CalibrationFacts, ModelCard, UploadLimits
 from serving.schemas import Identification
@@ -121,6 +122,17 @@ def test_a_plant_is_offered_by_name_only_where_it_is_likely(page, rank, score, i
     shown = page.evaluate(steps, whole, MODEL | {"corrections": {"days": 9}})
     assert shown.count("Common sunflower") == is_offered
     assert "It is another plant:Send" in shown
+
+
+def test_a_picture_is_blurred_if_no_part_of_it_is_sharp(page):
+    steps = "return (await load('shrink.js')).sharpness(new Uint8Array(args[0]), 500, 400);"
+    noise = Image.effect_noise((500, 400), 150).filter(ImageFilter.GaussianBlur(1))
+    blurred = noise.filter(ImageFilter.GaussianBlur(2))  # as by 4 of 1000 px
+    part = blurred.copy()
+    part.paste(noise.crop((0, 0, 200, 200)))
+    found = [page.evaluate(steps, each.convert("RGBA").tobytes()) for each in (noise, part, blurred)]
+    assert [sharp > 100 for sharp in found] == [True, True, False], found
+    assert page.evaluate(steps, Image.new("RGBA", (500, 400), "green").tobytes()) is None  # no number: it shows nothing
 
 
 def test_the_guesses_have_percentages_unless_the_plant_is_unknown(page):

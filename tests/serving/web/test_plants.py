@@ -51,6 +51,13 @@ def correct(page):
 # ---- as data
 
 
+SENT = """
+const { isSentAsItIs } = await load("shrink.js");
+const files = ["jpeg", "avif"].map((format) => new File([args[0]], "1", { type: `image/${format}` }));
+return Promise.all(files.map(isSentAsItIs));
+"""
+
+
 @pytest.mark.parametrize("endian", ["<", ">"])
 @from_table
 def test_the_place_of_a_photograph_is_read_from_its_exif_data(page, place, degrees, endian):
@@ -59,6 +66,7 @@ def test_the_place_of_a_photograph_is_read_from_its_exif_data(page, place, degre
     exif[0x8825] = tags(place)
     found = page("exif.js", "placeOf", jpeg(exif=exif))
     assert (found and tuple(found.values())) == (degrees and pytest.approx(degrees, abs=1e-6))
+    assert [page.evaluate(SENT, each) for each in (jpeg(exif=exif), jpeg())] == [[False, False], [True, False]]
 
 
 # ---- what is kept, with a database of its own
