@@ -7,8 +7,9 @@ import { setUpChoice } from "./choice.js";
 import { find, tell } from "./elements.js";
 import { isShared, registerWorker, setUpLanguages, takeShared } from "./install.js";
 import { setUpKeeping } from "./keep.js";
+import { askedFiles, forgetAsked, keepAsked } from "./kept.js";
+import { currentModel, loadModel, modelOf, wantedCoverage } from "./model.js";
 import { refusal } from "./limits.js";
-import { currentModel, modelOf, wantedCoverage } from "./model.js";
 import { setUpPlace } from "./place.js";
 import { announceProblem, showProblem } from "./problem.js";
 import { showBusy, showProgress } from "./progress.js";
@@ -21,6 +22,7 @@ import { setUpTray } from "./tray.js";
 
 const DEBOUNCE_MS = 350; // pictures added or removed in quick succession make one request
 const CLOCK_MS = 100;
+const ASK_AGAIN_MS = 20_000; // of a service that is gone
 
 const tray = setUpTray(ask);
 const choice = setUpChoice(() => {
@@ -36,8 +38,12 @@ function ask() {
   request = new AbortController();
   const files = tray.files();
   find("answer").hidden = files.length === 0;
-  if (files.length) requestAnswer(files, request.signal);
-  else find("status").textContent = say("tray.none");
+  if (files.length) {
+    requestAnswer(files, request.signal);
+    return;
+  }
+  find("status").textContent = say("tray.none");
+  forgetAsked().catch(() => {});
 }
 
 async function requestAnswer(files, signal) {
@@ -51,9 +57,10 @@ async function requestAnswer(files, signal) {
     signal.throwIfAborted();
     render(showAnswer(answer, model, pictures, elapsedMs, tray.remove), announcement(answer, model));
     for (const { index, preview } of answer.images) if (preview) tray.preview(index, preview);
+    forgetAsked().catch(() => {}); // where a browser keeps nothing
     tell("answered", { answer, files: pictures, originals: files, where, element: find("answer-body") });
   } catch (problem) {
-    if (!signal.aborted) showFailure(toServiceProblem(problem), files);
+    if (!signal.aborted) await showFailure(toServiceProblem(problem), files, signal);
   }
 }
 
@@ -98,11 +105,24 @@ async function countDown(problem, waitS, numRetries, signal) {
   await Promise.race([pause(waitS * 1000, signal), wanted]).finally(() => clearInterval(clock));
 }
 
-function showFailure(problem, files) {
+async function showFailure(problem, files, signal) {
   if (problem.index !== null) tray.mark(problem.index);
+  const isKept = problem.isGone && await keepAsked(files).then(() => true, () => false);
+  if (signal.aborted) return;
+  if (isKept) Object.assign(problem, { remedy: "", detail: say("problem.kept"), message: say("problem.kept") });
   const remedies = { onRetry: ask, onRemove: tray.remove };
   render([showProblem(problem, files, remedies)], announceProblem(problem));
   if (problem.needsKey) find("answer-body").querySelector("input").focus();
+  if (isKept) askOnceThere(signal).catch(() => {}); // the question changed
+}
+
+/** Asks again once the service is there: it looks as soon as the connection is back, and every now and then. */
+async function askOnceThere(signal) {
+  do {
+    const online = new Promise((resolve) => { addEventListener("online", resolve, { once: true, signal }); });
+    await Promise.race([pause(ASK_AGAIN_MS, signal), online]);
+  } while (await loadModel().catch(() => null) === null);
+  if (!signal.aborted) ask();
 }
 
 /** Converts an unexpected error, such as an answer with missing fields, so that the page shows it. */
@@ -136,4 +156,5 @@ setUpSpeciesSearch();
 showModel(tray.add);
 setUpLanguages(tray.files);
 currentModel().then((model) => { if (model) place.show(model); });
-if (isShared()) takeShared().then(({ files, isOwn }) => (isOwn ? tray.add(files) : tray.offer(files)));
+if (isShared()) takeShared().then(tray.offer);
+else askedFiles().then((files) => { if (files.length) tray.add(files); }, () => {});

@@ -1,26 +1,32 @@
-// Keeps plants in this browser's IndexedDB: answers, small copies of their photographs, and what a person said. Nothing leaves the device.
+// Keeps plants in this browser's IndexedDB: answers, small copies of their photographs, and what a person said; and the photographs of a
+// question that the service could not answer yet. Nothing leaves the device.
 // A plant is { id, date, answer, pictures, correction, note, where }: the id of the answer's request, a time as ISO text, an answer of
 // the service, Blobs, a name or null, a text, and { latitude, longitude } or null.
 
 const DATABASE = "botanify-plants";
+const VERSION = 2;
 const PLANTS = "plants";
+const ASKED = "asked";
 
 function opened() {
   return new Promise((resolve, reject) => {
-    const request = indexedDB.open(DATABASE, 1);
-    request.onupgradeneeded = () => request.result.createObjectStore(PLANTS, { keyPath: "id" });
+    const request = indexedDB.open(DATABASE, VERSION);
+    request.onupgradeneeded = () => {
+      const { objectStoreNames: names } = request.result;
+      for (const name of [PLANTS, ASKED]) if (!names.contains(name)) request.result.createObjectStore(name, { keyPath: "id" });
+    };
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);
   });
 }
 
-/** Lets `work` use the plants in one transaction: either all that it does is kept, or nothing. */
-async function within(mode, work) {
+/** Lets `work` use a store in one transaction: either all that it does is kept, or nothing. */
+async function within(mode, work, name = PLANTS) {
   const database = await opened();
   try {
     return await new Promise((resolve, reject) => {
-      const transaction = database.transaction(PLANTS, mode);
-      const request = work(transaction.objectStore(PLANTS));
+      const transaction = database.transaction(name, mode);
+      const request = work(transaction.objectStore(name));
       transaction.oncomplete = () => resolve(request?.result);
       transaction.onabort = () => reject(transaction.error);
     });
@@ -70,3 +76,11 @@ export const countPlants = () => within("readonly", (store) => store.count());
 export const forgetPlant = (id) => within("readwrite", (store) => store.delete(id));
 
 export const forgetAllPlants = () => within("readwrite", (store) => store.clear());
+
+/** Keeps the photographs of a question until it is answered, in place of those of an earlier one. */
+export const keepAsked = (files) => within("readwrite", (store) => store.put({ id: ASKED, files }), ASKED);
+
+/** Returns the photographs of the question that is not answered yet, if there is one. */
+export const askedFiles = async () => (await within("readonly", (store) => store.get(ASKED), ASKED))?.files ?? [];
+
+export const forgetAsked = () => within("readwrite", (store) => store.clear(), ASKED);

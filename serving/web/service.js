@@ -16,12 +16,12 @@ export const isHeic = ({ name }) => /\.hei[cf]$/i.test(name);
 
 /**
  * A failure with a title, a remedy and a detail for people; the detail is the service's own, in English, if there is a code.
- * `index` is the position of the refused picture, from 0.
+ * `index` is the position of the refused picture, from 0; `isGone` tells that the service cannot be reached.
  */
 export class ServiceProblem extends Error {
-  constructor({ title, remedy = "", detail = "", code = null, status = null, index = null, requestId = null, retryAfterS = null, canRetry = true, needsKey = false }) {
+  constructor({ title, remedy = "", detail = "", code = null, status = null, index = null, requestId = null, retryAfterS = null, canRetry = true, needsKey = false, isGone = false }) {
     super(remedy || detail || title);
-    Object.assign(this, { title, remedy, detail, code, status, index, requestId, retryAfterS, canRetry, needsKey });
+    Object.assign(this, { title, remedy, detail, code, status, index, requestId, retryAfterS, canRetry, needsKey, isGone });
   }
 }
 
@@ -75,7 +75,7 @@ async function request(url, options = {}, send = fetch) {
     body = await response.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    if (!response) throw new ServiceProblem({ title: say("problem.gone"), detail: say("problem.gone.detail") });
+    if (!response) throw new ServiceProblem({ title: say("problem.gone"), detail: say("problem.gone.detail"), isGone: true });
     body = null; // not JSON, such as the error page of a gateway
   }
   if (response.ok && body !== null) return body;
@@ -105,6 +105,7 @@ function problemOf(response, body) {
     index: Number.isInteger(known.index) ? known.index : null,
     requestId: known.request_id ?? null,
     retryAfterS: secondsToWait(response.headers.get("Retry-After"), Date.now()),
+    isGone: response.status >= 500 && body === null, // a gateway answers in its place
     canRetry: response.status >= 500 || [408, 429].includes(response.status), // others fail again
   });
 }
