@@ -2,14 +2,12 @@
 
 import { element, find } from "./elements.js";
 import { currentModel } from "./model.js";
-import { choiceLabel, foundByWords, searchSentence } from "./sentences.js";
+import { choiceLabel, searchSentence } from "./sentences.js";
 import { findSpecies } from "./service.js";
 import { say } from "./text.js";
 
-const TYPING_PAUSE_MS = 200; // as in the species search
 const LIST_PREFIX = "list:";
 const MAX_SUGGESTIONS = 8;
-const NUM_SEARCHED = 50; // entries that suggestions are made of; a genus of many species fills the first ones
 
 /** Sets up the control; names() gives the chosen names, in the order in which they were chosen. */
 export function setUpChoice(onChange) {
@@ -19,7 +17,6 @@ export function setUpChoice(onChange) {
 
   async function add(name) {
     find("choice-name").value = "";
-    showSuggestions([]);
     const fault = isNew(name) ? await faultOf(name) : "";
     find("choice-message").textContent = fault;
     if (fault || !isNew(name)) return; // the same name may have been added while this one was looked up
@@ -45,7 +42,7 @@ export function setUpChoice(onChange) {
     event.preventDefault();
     add(find("choice-name").value.trim());
   });
-  suggestWhileTyping(add);
+  suggestWhileTyping(find("choice-name"), find("choice-suggestions"));
   return { names: () => names };
 }
 
@@ -61,50 +58,14 @@ async function faultOf(name) {
   }
 }
 
-function suggestWhileTyping(onPicked) {
-  let timer = 0;
-  let request = new AbortController();
-  find("choice-name").addEventListener("input", (event) => {
-    clearTimeout(timer);
-    request.abort();
-    request = new AbortController();
-    const { signal } = request;
-    const text = event.target.value.trim();
-    // Browsers replace the whole text when a suggestion is picked; Chromium then gives no type of input.
-    const isReplaced = event.inputType === undefined || event.inputType === "insertReplacementText";
-    if (isReplaced && [...find("choice-suggestions").children].some((option) => option.value === event.target.value)) onPicked(text);
-    else if (text) timer = setTimeout(() => suggest(text, signal), TYPING_PAUSE_MS);
-    else showSuggestions([]);
+/** Suggests species in a list while a name is typed; returns what is known of them: the name in small letters -> the id. */
+export function suggestWhileTyping(field, list) {
+  const known = new Map();
+  field.addEventListener("input", async () => {
+    if (field.value.trim().length < 2) return;
+    const { species } = await findSpecies(field.value, MAX_SUGGESTIONS).catch(() => ({ species: [] }));
+    for (const taxon of species) known.set(taxon.scientific_name.toLowerCase(), taxon.taxon_id);
+    list.replaceChildren(...species.map((taxon) => element("option", { value: taxon.scientific_name }, taxon.common_names.join(", "))));
   });
-}
-
-/** Shows suggestions; without them, after a failure, names can still be typed. */
-async function suggest(text, signal) {
-  try {
-    const { species } = await findSpecies(text, NUM_SEARCHED, signal);
-    showSuggestions(suggestionsFor(text, species));
-  } catch {
-    if (!signal.aborted) showSuggestions([]);
-  }
-}
-
-function showSuggestions(suggestions) {
-  find("choice-suggestions").replaceChildren(...suggestions.map(({ name, hint }) => element("option", { value: name }, hint)));
-}
-
-/**
- * Makes suggestions of the plants that a search found: first the families and genera whose names start with the text,
- * then the plants.
- *
- * @returns A list of { name, hint }: the name to send, and what it is.
- */
-export function suggestionsFor(text, species) {
-  const start = text.toLowerCase();
-  const groups = (field) => [...new Set(species.map((taxon) => taxon[field]))]
-    .filter((name) => name?.toLowerCase().startsWith(start))
-    .map((name) => ({ name, hint: say(`rank.${field}`) }));
-  const plants = species.map((taxon) => ({ name: taxon.scientific_name, hint: foundByWords(taxon) || taxon.common_names.join(", ") || say(`rank.${taxon.rank}`) }));
-  const all = [...groups("family"), ...groups("genus"), ...plants];
-  const firsts = all.filter(({ name }, index) => all.findIndex((other) => other.name === name) === index);
-  return firsts.slice(0, MAX_SUGGESTIONS);
+  return known;
 }

@@ -1,11 +1,11 @@
 // Asks whether an answer is right. The photographs go along if the person agrees. After the thanks, the form is gone.
 
+import { suggestWhileTyping } from "./choice.js";
 import { element, tell } from "./elements.js";
 import { knownAs, stateOf } from "./sentences.js";
-import { correctAnswer, findSpecies, takeBack } from "./service.js";
+import { correctAnswer, takeBack } from "./service.js";
 import { plainText, say } from "./text.js";
 
-const SUGGESTIONS = 8;
 const LEAST_OFFERED = 0.3; // probability from which a plant that has no verdict is offered by name
 let forms = 0; // on this page, for ids of their own
 
@@ -74,13 +74,7 @@ function otherName(send) {
   const list = element("datalist", { id: `correction-names-${forms}` });
   const name = element("input", { type: "text", id: `correction-name-${forms}`, autocomplete: "off", maxLength: 200 });
   name.setAttribute("list", list.id); // the property of that name is read-only
-  const known = new Map();
-  name.addEventListener("input", async () => {
-    if (name.value.trim().length < 2) return;
-    const { species } = await findSpecies(name.value, SUGGESTIONS, undefined).catch(() => ({ species: [] }));
-    for (const taxon of species) known.set(taxon.scientific_name.toLowerCase(), taxon.taxon_id);
-    list.replaceChildren(...species.map((taxon) => element("option", { value: taxon.scientific_name }, taxon.common_names.join(", "))));
-  });
+  const known = suggestWhileTyping(name, list);
   const form = element("form", { className: "correction__other" },
     element("label", { htmlFor: name.id }, say("correction.it_is")), name, list, element("button", { type: "submit", className: "button button--quiet" }, say("correction.send")));
   form.addEventListener("submit", (event) => {

@@ -133,24 +133,6 @@ function noteCorrection({ detail: { answer, correction } }) {
   keep();
 }
 
-/** Returns the files of a drop; of a folder all files below it. */
-async function dropped(items) {
-  const entries = [...items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-  const files = await Promise.all(entries.map(filesOf));
-  return files.flat();
-}
-
-async function filesOf(entry) {
-  if (entry.isFile) return [await new Promise((resolve, reject) => { entry.file(resolve, reject); })];
-  const reader = entry.createReader();
-  const found = [];
-  for (;;) { // a reader gives at most 100 entries at a time
-    const some = await new Promise((resolve, reject) => { reader.readEntries(resolve, reject); });
-    if (some.length === 0) return found;
-    for (const inner of some) found.push(...await filesOf(inner));
-  }
-}
-
 for (const id of ["files", "folder"]) {
   find(id).addEventListener("change", ({ target }) => {
     add([...target.files]);
@@ -160,10 +142,10 @@ for (const id of ["files", "folder"]) {
 const drop = find("drop");
 drop.addEventListener("dragover", (event) => { event.preventDefault(); drop.classList.add("many__drop--over"); });
 drop.addEventListener("dragleave", () => drop.classList.remove("many__drop--over"));
-drop.addEventListener("drop", async (event) => {
+drop.addEventListener("drop", (event) => {
   event.preventDefault();
   drop.classList.remove("many__drop--over");
-  add(await dropped(event.dataTransfer.items));
+  add([...event.dataTransfer.files]);
 });
 find("sort").addEventListener("click", ({ currentTarget: button }) => {
   button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));

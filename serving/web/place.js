@@ -1,4 +1,4 @@
-// Where the plant grows: an optional button that asks the device once, shows the place on a small map, and sends it coarsely.
+// Where the plant grows: an optional button that asks the device once, and sends the place coarsely.
 
 import { element } from "./elements.js";
 import { inWords, mapOf } from "./map.js";
@@ -13,12 +13,11 @@ export const coarse = (degrees) => Math.round(degrees * 10) / 10;
 export function setUpPlace(after, onChange) {
   let where = null;
   const status = element("p", { className: "place__status", role: "status" });
-  const map = element("div", {});
   const ask = element("button", { type: "button", className: "button button--quiet", onclick: () => locate() }, say("place.use"));
   const forget = element("button", { type: "button", className: "button button--quiet", hidden: true, onclick: () => set(null, "") }, say("place.forget"));
   const known = element("p", {});
   const control = element("details", { className: "folded place", hidden: true }, element("summary", {}, say("place.title")),
-    known, element("div", { className: "buttons" }, ask, forget), status, map);
+    known, element("div", { className: "buttons" }, ask, forget), status);
   after.after(control);
 
   function locate() {
@@ -38,7 +37,6 @@ export function setUpPlace(after, onChange) {
     where = place;
     status.textContent = sentence;
     forget.hidden = place === null;
-    map.replaceChildren(...(place === null ? [] : [mapOf([element("span", {})], [place])]));
     if (changed) onChange();
   }
 
