@@ -5,7 +5,7 @@ import { setUpSpeciesSearch, showModel } from "./about.js";
 import { showAnswer } from "./answer.js";
 import { setUpChoice } from "./choice.js";
 import { find, tell } from "./elements.js";
-import { isShared, registerWorker, setUpLanguages, takeShared } from "./install.js";
+import { isShared, offerInstallation, registerWorker, setUpLanguages, takeShared } from "./install.js";
 import { setUpKeeping } from "./keep.js";
 import { askedFiles, forgetAsked, keepAsked } from "./kept.js";
 import { currentModel, loadModel, modelOf, wantedCoverage } from "./model.js";
@@ -55,6 +55,7 @@ async function requestAnswer(files, signal) {
     const { answer, pictures, elapsedMs } = await answerTo(files, where, progress, signal);
     const model = await modelOf(answer);
     signal.throwIfAborted();
+    if (!history.state?.isAnswer) history.pushState({ isAnswer: true }, "");
     render(showAnswer(answer, model, pictures, elapsedMs, tray.remove), announcement(answer, model));
     for (const { index, preview } of answer.images) if (preview) tray.preview(index, preview);
     forgetAsked().catch(() => {}); // where a browser keeps nothing
@@ -150,11 +151,23 @@ function render(nodes, sentence) {
   if (hadFocus) find("answer").focus({ preventScroll: true });
 }
 
+/** Back leaves the answer, and forward returns to it; a link to a part of the page changes nothing. */
+addEventListener("popstate", ({ state }) => {
+  if (location.hash) return;
+  const isAnswer = Boolean(state?.isAnswer) && tray.files().length > 0;
+  find("answer").hidden = !isAnswer;
+  if (isAnswer) return;
+  request.abort();
+  find("tiles").scrollIntoView({ block: "nearest" });
+});
+
+if (history.state) history.replaceState(null, ""); // of an answer before the page was loaded anew
 registerWorker();
 setUpKeeping();
 setUpSpeciesSearch();
 showModel(tray.add);
 setUpLanguages(tray.files);
+offerInstallation(find("install"));
 currentModel().then((model) => { if (model) place.show(model); });
 if (isShared()) takeShared().then(tray.offer);
 else askedFiles().then((files) => { if (files.length) tray.add(files); }, () => {});

@@ -97,6 +97,19 @@ def test_verdict_stands_in_the_first_screen_of_a_phone(open_tab, state, num_pict
     assert max(bottoms) <= VIEWS["phone"]["viewport"]["height"]
 
 
+def test_back_leaves_the_answer_and_not_the_page(open_tab):
+    tab = open_tab("phone")
+    page = tab.page
+    tab.show(SPECIES)
+    page.click("[href='#species']")
+    page.go_back()
+    assert page.is_visible("#answer")
+    page.go_back()
+    assert [page.is_visible(part) for part in ("#answer", ".tile")] == [False, True]
+    page.go_forward()
+    assert page.is_visible("#answer")
+
+
 def tab_to(page, selector):
     """Presses Tab until an element has the focus."""
     for _ in range(60):

@@ -100,6 +100,28 @@ def test_a_language_that_a_reader_chooses_is_remembered_for_a_year_below_the_pat
     assert fresh_page.evaluate(CHOSEN) == f"lang=fr; path={WEB.parent}/; max-age=31536000; samesite=lax"
 
 
+INSTALLED = """
+const { offerInstallation } = await load("install.js");
+const { tell } = await load("elements.js");
+const asked = [];
+const question = { preventDefault: () => asked.push("prevented"), prompt: () => asked.push("asked") };
+globalThis.addEventListener = (name, listener) => listener(question);
+const button = document.createElement("button");
+offerInstallation(button);
+const told = [button.hidden];
+for (let n = 1; n <= 3; n += 1) {
+  tell("answered", {});
+  told.push(button.hidden);
+}
+button.dispatchEvent(new Event("click"));
+return [...told, button.hidden, ...asked];
+"""
+
+
+def test_the_page_offers_to_be_installed_after_its_third_answer(fresh_page):
+    assert fresh_page.evaluate(INSTALLED) == [True, True, True, False, True, "prevented", "asked"]
+
+
 def test_an_address_with_a_language_is_no_choice_since_any_site_may_link_to_it(client):
     for encoding in ("gzip", "identity"):
         assert "set-cookie" not in client.get("/?lang=de", headers={"accept-encoding": encoding}).headers
