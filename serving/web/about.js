@@ -3,10 +3,8 @@
 import { element, find, printed } from "./elements.js";
 import { keyForm } from "./key.js";
 import { labelHash } from "./lists.js";
-import { currentModel, loadModel } from "./model.js";
-import { commonNames, firstSentence, foundByWords, knownAs, knownSentence, nameOf, searchSentence } from "./sentences.js";
-import { addressOf, findSpecies } from "./service.js";
-import { measuredSentences } from "./sure.js";
+import { commonNames, firstSentence, foundByWords, knownAs, knownSentence, measuredSentences, nameOf, searchSentence } from "./sentences.js";
+import { addressOf, currentModel, findSpecies, loadModel } from "./service.js";
 import { language, say } from "./text.js";
 
 const SPECIES_LIMIT = 20;

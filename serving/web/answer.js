@@ -6,10 +6,9 @@ import { bar, element, printed } from "./elements.js";
 import { percent, seconds } from "./formats.js";
 import { candidateList, folded, guessList, harmNote, labelHash, lookAlikeList, pictureList, readOn, typicalPictures } from "./lists.js";
 import {
-  choiceSentence, foreignNamesSentence, harmSentences, isGuess, namedSpecies, otherWarnings, placeSentence, probablePlant, stateOf, trustSentence,
-  verdictHeading, verdictSentence,
+  choiceSentence, discardedSentence, foreignNamesSentence, harmSentences, isGuess, namedSpecies, otherWarnings, placeSentence,
+  probablePlant, stateOf, trustFigures, trustSentence, verdictHeading, verdictSentence,
 } from "./sentences.js";
-import { discardedSentence, trustFigures } from "./sure.js";
 import { say } from "./text.js";
 
 const NUM_REFERENCES = 3; // pictures of the named species beside one's own

@@ -8,15 +8,12 @@ import { find, tell } from "./elements.js";
 import { isShared, offerInstallation, registerWorker, setUpLanguages, takeShared } from "./install.js";
 import { setUpKeeping } from "./keep.js";
 import { askedFiles, forgetAsked, keepAsked } from "./kept.js";
-import { currentModel, loadModel, modelOf, wantedCoverage } from "./model.js";
-import { refusal } from "./limits.js";
 import { setUpPlace } from "./place.js";
-import { announceProblem, showProblem } from "./problem.js";
-import { showBusy, showProgress } from "./progress.js";
+import { announceProblem, showBusy, showProblem, showProgress } from "./problem.js";
 import { retried, retrySentence } from "./retry.js";
 import { announcement, choiceLabel } from "./sentences.js";
-import { identify, isHeic, ServiceProblem } from "./service.js";
-import { isBlurred, shrunk } from "./shrink.js";
+import { currentModel, identify, isHeic, loadModel, modelOf, ServiceProblem, wantedCoverage } from "./service.js";
+import { isBlurred, refusal, shrunk } from "./shrink.js";
 import { say } from "./text.js";
 import { setUpTray } from "./tray.js";
 

@@ -1,9 +1,8 @@
 // The choice of plants: an optional control that restricts the answer to some genera, families or species.
 
 import { element, find } from "./elements.js";
-import { currentModel } from "./model.js";
 import { choiceLabel, searchSentence } from "./sentences.js";
-import { findSpecies } from "./service.js";
+import { currentModel, findSpecies } from "./service.js";
 import { say } from "./text.js";
 
 const LIST_PREFIX = "list:";

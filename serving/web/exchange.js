@@ -7,6 +7,7 @@ const FORMAT = "botanify-plants";
 const VERSION = 1;
 const LONGEST_ID = 128; // as the service has it
 const LONGEST_TEXT = 500; // of a note, as plants.js has it
+const MOST_EARLIER = 100; // photographs of plants that were joined
 const LONGEST_ANSWER = 1_000_000; // in characters: a hundred candidates take some 50,000
 const PICTURE = /^data:(image\/(?:jpeg|png|webp));base64,([A-Za-z0-9+/]+=*)$/;
 
@@ -14,8 +15,8 @@ const PICTURE = /^data:(image\/(?:jpeg|png|webp));base64,([A-Za-z0-9+/]+=*)$/;
 export async function fileOf(plants) {
   const parts = [`{"format":"${FORMAT}","version":${VERSION},"plants":[`];
   for (const [index, plant] of plants.entries()) {
-    const pictures = await Promise.all(plant.pictures.map(addressOf));
-    parts.push(`${index ? "," : ""}\n${JSON.stringify({ ...plant, pictures })}`);
+    const [pictures, earlier] = await Promise.all([plant.pictures, plant.earlier ?? []].map((blobs) => Promise.all(blobs.map(addressOf))));
+    parts.push(`${index ? "," : ""}\n${JSON.stringify({ ...plant, pictures, earlier })}`);
   }
   return new Blob([...parts, "\n]}\n"], { type: "application/json" });
 }
@@ -31,16 +32,16 @@ export function plantsIn(text) {
 }
 
 /** Takes over what the page shows and nothing else; throws if something of it is missing, or is no answer of the service. */
-function plantOf({ id, date, answer, pictures, correction = null, note = "", where = null }) {
+function plantOf({ id, date, answer, pictures, earlier = [], correction = null, name = "", note = "", where = null }) {
   const { verdict, model, predictions, images, warnings } = answer;
   const isWhole = [id, date, verdict.rank, verdict.name ?? "none", model.label_hash].every((text) => typeof text === "string" && text)
     && [predictions, images, warnings].every(Array.isArray)
     && typeof verdict.score === "number" && verdict.score >= 0 && verdict.score <= 1
-    && id.length <= LONGEST_ID && JSON.stringify(answer).length <= LONGEST_ANSWER && pictures.length <= MAX_PICTURES;
+    && id.length <= LONGEST_ID && JSON.stringify(answer).length <= LONGEST_ANSWER && pictures.length <= MAX_PICTURES && earlier.length <= MOST_EARLIER;
   if (!isWhole) throw new TypeError("no plant");
   const said = (text) => (typeof text === "string" ? text.slice(0, LONGEST_TEXT) : "");
   return {
-    id, answer, date: new Date(date).toISOString(), pictures: pictures.map(blobOf), note: said(note), correction: said(correction) || null,
+    id, answer, date: new Date(date).toISOString(), pictures: pictures.map(blobOf), earlier: earlier.map(blobOf), name: said(name), note: said(note), correction: said(correction) || null,
     where: where !== null && isPlace(where) ? { latitude: where.latitude, longitude: where.longitude } : null,
   };
 }

@@ -3,7 +3,8 @@
 import { blobOf } from "./exchange.js";
 import { element } from "./elements.js";
 import { placeIn } from "./exif.js";
-import { amendPlant, countPlants, forgetPlant, keepPlant } from "./kept.js";
+import { dayOf, samePlants, titleOf } from "./garden.js";
+import { allPlants, amendPlant, countPlants, forgetPlant, joinPlants, keepPlant } from "./kept.js";
 import { isKept } from "./shrink.js";
 import { say } from "./text.js";
 
@@ -66,11 +67,13 @@ async function keepAnswer({ answer, files, originals, where, element: shown }) {
       return isKept(file) ? file : preview && blobOf(preview);
     });
     await keepPlant({
-      id: answer.request_id, date: new Date().toISOString(), answer: { ...answer, images }, pictures: pictures.filter(Boolean),
-      correction: null, note: "", where: where ?? await placeIn(originals),
+      id: answer.request_id, date: new Date().toISOString(), answer: { ...answer, images }, pictures: pictures.filter(Boolean), earlier: [],
+      correction: null, name: "", note: "", where: await placeIn(originals) ?? where,
     }, replacedId);
     sessionStorage.setItem(LATEST, JSON.stringify({ id: answer.request_id, photographs }));
-    line.replaceChildren(...keptWords(line, answer.request_id));
+    const plants = await allPlants();
+    const plant = plants.find(({ id }) => id === answer.request_id);
+    line.replaceChildren(...keptWords(line, plant.id), ...sameButtons(plant, plants, () => line.replaceChildren(...keptWords(line, plant.id))));
     const isFirst = replacedId === null && await countPlants() === 1;
     if (isFirst) navigator.storage?.persist?.().catch(() => {}); // some browsers ask the person: once is enough, and nothing waits for it
   } catch (problem) {
@@ -87,6 +90,18 @@ function keptWords(line, id) {
     },
   }, say("plants.forget"));
   return [element("a", { href: new URL("plants.html", import.meta.url) }, say("plants.kept")), " · ", forget];
+}
+
+/** Returns buttons that join a plant to others of its species: the newer of the two keeps its answer. */
+export function sameButtons(plant, plants, onJoined) {
+  return samePlants(plant, plants).map((other) => element("button", {
+    type: "button", className: "button button--quiet kept__same",
+    onclick: async () => {
+      const [newer, earlier] = plant.date < other.date ? [other, plant] : [plant, other];
+      await joinPlants(newer.id, earlier.id);
+      await onJoined();
+    },
+  }, say("plants.same", { name: titleOf(other), day: dayOf(other.date) })));
 }
 
 /** Says why something could not be kept. */

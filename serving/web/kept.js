@@ -1,7 +1,8 @@
 // Keeps plants in this browser's IndexedDB: answers, small copies of their photographs, and what a person said; and the photographs of a
 // question that the service could not answer yet. Nothing leaves the device.
-// A plant is { id, date, answer, pictures, correction, note, where }: the id of the answer's request, a time as ISO text, an answer of
-// the service, Blobs, a name or null, a text, and { latitude, longitude } or null.
+// A plant is { id, date, answer, pictures, earlier, correction, name, note, where }: the id of the answer's request, a time as ISO text, an
+// answer of the service, Blobs, those of the plants that were joined to it, the name of a species or null, what the person calls it, a
+// text, and { latitude, longitude } or null. Plants of older versions have no `earlier` and no `name`.
 
 const DATABASE = "botanify-plants";
 const VERSION = 2;
@@ -41,7 +42,7 @@ export async function allPlants() {
   return plants.sort((one, other) => (one.date < other.date ? 1 : -1));
 }
 
-/** Keeps a plant; if it replaces an earlier answer about the same pictures, it has the note and the correction of that one. */
+/** Keeps a plant; if it replaces an earlier answer about the same pictures, it has what a person said of that one. */
 export function keepPlant(plant, replacedId = null) {
   return within("readwrite", (store) => {
     if (replacedId === null) {
@@ -50,7 +51,25 @@ export function keepPlant(plant, replacedId = null) {
     }
     store.get(replacedId).onsuccess = ({ target: { result: earlier } }) => {
       store.delete(replacedId);
-      store.put({ ...plant, ...(earlier && { note: earlier.note, correction: earlier.correction }) });
+      store.put({ ...plant, ...(earlier && said(earlier)) });
+    };
+  });
+}
+
+const said = ({ note, correction, name = "", earlier = [] }) => ({ note, correction, name, earlier });
+
+/** Joins an earlier plant to one that is the same: its photographs, and what a person said of it. */
+export function joinPlants(id, earlierId) {
+  return within("readwrite", (store) => {
+    store.getAll().onsuccess = ({ target: { result: plants } }) => {
+      const plant = plants.find((each) => each.id === id);
+      const other = plants.find((each) => each.id === earlierId);
+      if (!plant || !other) return;
+      const notes = [plant.note, other.note].filter(Boolean).join(" · ");
+      const earlier = [...said(plant).earlier, ...other.pictures, ...said(other).earlier];
+      const { correction = null, where = null, name = "" } = { ...other, ...Object.fromEntries(Object.entries(plant).filter(([, value]) => value)) };
+      store.put({ ...plant, name, note: notes, correction, where, earlier });
+      store.delete(earlierId);
     };
   });
 }

@@ -1,37 +1,51 @@
-// A map of places: the outline of the land, which the service brings along, as far as the places reach.
+// A drawing of where plants grow, from a country down to a garden: dots beside each other, and a scale. No map lies behind it.
 
 import { element } from "./elements.js";
-import { language, say } from "./text.js";
+import { isPlace } from "./exif.js";
+import { language } from "./text.js";
 
-const LEAST_WIDTH = 60; // degrees; the outline is rounded to one degree, so that less would look broken
-const MARGIN = 1.3; // the map is so many times as wide as what it has to show
+const METERS_PER_DEGREE = 111_195; // of latitude
+const LEAST_WIDTH_M = 20; // a device tells its place to some meters
+const MARGIN = 1.3; // the drawing is so many times as wide as what it has to show
+const ASPECT = 1.5; // width to height, as style.css has it
+const NEAR = 0.05; // share of the drawing within which plants share a dot
 
-/** Shows dots, which are elements such as buttons, on a map: each at its place, { latitude, longitude }. */
-export function mapOf(dots, places) {
-  const { left, top, width, height } = extentOf(places);
+/** Shows dots, which are elements such as buttons, each at the spot of its group. */
+export function mapOf(dots, { groups, widthM }) {
   dots.forEach((dot, index) => {
     dot.classList.add("map__dot");
-    dot.style.setProperty("--x", String((places[index].longitude + 180 - left) / width));
-    dot.style.setProperty("--y", String((90 - places[index].latitude - top) / height));
+    dot.style.setProperty("--x", String(groups[index].x));
+    dot.style.setProperty("--y", String(groups[index].y));
   });
-  const part = `#svgView(viewBox(${left},${top},${width},${height}))`;
-  const land = element("img", { src: new URL(`land.svg${part}`, import.meta.url).href, alt: "", width: 360, height: 180 });
-  return element("div", { className: "map" }, land, dots);
+  const { lengthM, label } = scaleOf(widthM);
+  const scale = element("span", { className: "map__scale" }, label);
+  scale.style.setProperty("--share", String(lengthM / widthM));
+  return element("div", { className: "map" }, dots, scale);
 }
 
-/** Returns the part of the outline that holds all places, in its units: degrees from 180° W and from the north pole; twice as wide as high. */
-export function extentOf(places) {
-  const x = places.map(({ longitude }) => longitude + 180);
-  const y = places.map(({ latitude }) => 90 - latitude);
-  const span = (values) => Math.max(...values) - Math.min(...values);
-  const width = Math.min(360, Math.max(LEAST_WIDTH, MARGIN * span(x), 2 * MARGIN * span(y)));
-  const start = (values, size, end) => Math.min(Math.max(0, (Math.max(...values) + Math.min(...values) - size) / 2), end - size);
-  return { left: start(x, width, 360), top: start(y, width / 2, 180), width, height: width / 2 };
+/** Returns { groups, widthM }: the plants that stand near each other in a drawing of all, each group with the spot { x, y } of one. */
+export function groupsOf(plants) {
+  const placed = plants.filter(({ where }) => where !== null && isPlace(where)); // older versions imported any
+  const ends = (axis) => [Math.min, Math.max].map((end) => end(...placed.map(({ where }) => where[axis])));
+  const middle = (axis) => (ends(axis)[0] + ends(axis)[1]) / 2;
+  const eastPerDegree = METERS_PER_DEGREE * Math.cos(middle("latitude") * Math.PI / 180);
+  const spread = (axis) => ends(axis)[1] - ends(axis)[0];
+  const widthM = Math.max(LEAST_WIDTH_M, MARGIN * spread("longitude") * eastPerDegree, MARGIN * ASPECT * spread("latitude") * METERS_PER_DEGREE);
+  const groups = [];
+  for (const plant of placed) {
+    const x = 0.5 + (plant.where.longitude - middle("longitude")) * eastPerDegree / widthM;
+    const y = 0.5 - (plant.where.latitude - middle("latitude")) * METERS_PER_DEGREE * ASPECT / widthM;
+    const group = groups.find((other) => Math.max(Math.abs(other.x - x), Math.abs(other.y - y)) <= NEAR);
+    if (group) group.plants.push(plant);
+    else groups.push({ x, y, plants: [plant] });
+  }
+  return { groups, widthM };
 }
 
-/** Returns { latitude, longitude } in words, such as "48.1° N". */
-export function inWords({ latitude, longitude }) {
-  return { latitude: say(`place.${latitude < 0 ? "s" : "n"}`, degrees(latitude)), longitude: say(`place.${longitude < 0 ? "w" : "e"}`, degrees(longitude)) };
+/** Returns { lengthM, label } of a scale that takes at most a third of a drawing: one, two or five times a power of ten. */
+export function scaleOf(widthM) {
+  const power = 10 ** Math.floor(Math.log10(widthM / 3));
+  const lengthM = [5, 2, 1].map((times) => times * power).find((length) => length <= widthM / 3);
+  const [unit, value] = lengthM < 1000 ? ["meter", lengthM] : ["kilometer", lengthM / 1000];
+  return { lengthM, label: new Intl.NumberFormat(language, { style: "unit", unit }).format(value) };
 }
-
-const degrees = (value) => ({ degrees: Math.abs(value).toLocaleString(language, { minimumFractionDigits: 1, maximumFractionDigits: 1 }) });

@@ -1,8 +1,7 @@
 // Where the plant grows: an optional button that asks the device once, and sends the place coarsely.
 
 import { element } from "./elements.js";
-import { inWords, mapOf } from "./map.js";
-import { say } from "./text.js";
+import { language, say } from "./text.js";
 
 const TIMEOUT_MS = 20_000;
 
@@ -48,3 +47,10 @@ export function setUpPlace(after, onChange) {
 
   return { where: () => where, show };
 }
+
+/** Returns { latitude, longitude } in words, such as "48.1° N". */
+function inWords({ latitude, longitude }) {
+  return { latitude: say(`place.${latitude < 0 ? "s" : "n"}`, degrees(latitude)), longitude: say(`place.${longitude < 0 ? "w" : "e"}`, degrees(longitude)) };
+}
+
+const degrees = (value) => ({ degrees: Math.abs(value).toLocaleString(language, { minimumFractionDigits: 1, maximumFractionDigits: 1 }) });

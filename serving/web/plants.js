@@ -3,13 +3,14 @@
 import { showAnswer } from "./answer.js";
 import { download, element, find } from "./elements.js";
 import { fileOf, plantsIn } from "./exchange.js";
-import { dayOf, groupsOf, isFound } from "./garden.js";
+import { dayOf, isFound, titleOf } from "./garden.js";
 import { registerWorker, setUpLanguages } from "./install.js";
-import { notKeptSentence, noteCorrections, setUpSwitch } from "./keep.js";
+import { joined } from "./formats.js";
+import { notKeptSentence, noteCorrections, sameButtons, setUpSwitch } from "./keep.js";
 import { addPlants, allPlants, amendPlant, forgetAllPlants, forgetPlant } from "./kept.js";
-import { inWords, mapOf } from "./map.js";
-import { modelOf } from "./model.js";
+import { groupsOf, mapOf } from "./map.js";
 import { inShort, rowOf } from "./row.js";
+import { modelOf } from "./service.js";
 import { say } from "./text.js";
 
 let rows = []; // { plant, item }, the newest first
@@ -36,12 +37,12 @@ function filter() {
 }
 
 function showMap() {
-  const groups = groupsOf(rows.map(({ plant }) => plant));
-  const dots = groups.map(({ place, plants }) => element("button", {
-    type: "button", "aria-pressed": "false", "aria-label": say("plants.dot", { n: plants.length, ...inWords(place) }),
+  const drawing = groupsOf(rows.map(({ plant }) => plant));
+  const dots = drawing.groups.map(({ plants }) => element("button", {
+    type: "button", "aria-pressed": "false", "aria-label": say("plants.dot", { n: plants.length, names: joined(plants.map((plant) => shownOr(() => titleOf(plant), "?"))) }),
     onclick: ({ currentTarget }) => choose(currentTarget, plants),
   }, String(plants.length)));
-  find("map").replaceChildren(...(groups.length ? [mapOf(dots, groups.map(({ place }) => place))] : []));
+  find("map").replaceChildren(...(dots.length > 1 ? [mapOf(dots, drawing)] : []));
 }
 
 /** Shows the plants of a dot alone; a second click shows all again. */
@@ -71,11 +72,12 @@ function shownOr(build, otherwise) {
 
 const pictureOf = (picture, alt) => element("img", { src: URL.createObjectURL(picture), alt, loading: "lazy" });
 
-const wordsOf = ({ answer, date, correction, note }) => inShort(answer, { corrected: correction, note, origin: dayOf(date) });
+const wordsOf = ({ answer, date, correction, name, note }) => inShort(answer, { corrected: correction, note, origin: dayOf(date), own: name });
 
 /** Shows the photographs, the answer, and what a person can do with a plant. */
 async function openedPlant(plant, words) {
-  const { answer, pictures, correction } = plant;
+  const { answer, correction } = plant;
+  const pictures = [...plant.pictures, ...(plant.earlier ?? [])];
   const model = await modelOf(answer);
   const asksAgain = model && { ...model, corrections: correction === null ? model.corrections : null };
   return [
@@ -86,18 +88,22 @@ async function openedPlant(plant, words) {
 }
 
 function ownPart(plant, words) {
-  const note = element("input", { type: "text", value: plant.note, maxLength: 500, autocomplete: "off" });
-  note.addEventListener("change", () => attempt(async () => {
-    await amendPlant(plant.id, { note: note.value.trim() });
-    plant.note = note.value.trim();
-    words.replaceChildren(...wordsOf(plant));
-  }));
+  const field = (key, maxLength) => {
+    const input = element("input", { type: "text", value: plant[key] ?? "", maxLength, autocomplete: "off" });
+    input.addEventListener("change", () => attempt(async () => {
+      plant[key] = input.value.trim();
+      await amendPlant(plant.id, { [key]: plant[key] });
+      words.replaceChildren(...wordsOf(plant));
+    }));
+    return element("label", {}, say(`plants.${key}`), input);
+  };
+  const same = shownOr(() => sameButtons(plant, rows.map((row) => row.plant), () => attempt(list)), []);
   const forget = element("button", { type: "button", className: "button button--quiet", onclick: () => attempt(async () => {
     await forgetPlant(plant.id);
     await list();
     find("status").focus();
   }) }, say("plants.forget"));
-  return element("div", { className: "search plants__own" }, element("label", {}, say("plants.note"), note), forget);
+  return element("div", { className: "search plants__own" }, field("name", 100), field("note", 500), same, forget);
 }
 
 async function load({ target }) {

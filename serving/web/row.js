@@ -9,13 +9,14 @@ import { say } from "./text.js";
 export const line = (part, sentence) => sentence && element("span", { className: `many__${part}` }, printed(sentence));
 
 /** Returns the plant in short: what may harm, its names, what a person said, and where the answer comes from. */
-export function inShort(answer, { corrected, note, origin }) {
+export function inShort(answer, { corrected, note, origin, own = "" }) {
   const { label, title, latin } = verdictHeading(answer);
   const probable = probablePlant(answer);
   const guesses = stateOf(answer) === "uncertain" && !probable ? answer.predictions.slice(0, chanceOf(answer) ? 3 : 1).map(knownAs) : [];
   return [
     ...harmSentences(answer).map((sentence) => line("harm", sentence)),
-    line("plant", probable ? say("many.probably", { name: title }) : title),
+    line("plant", own),
+    line(own ? "latin" : "plant", probable ? say("many.probably", { name: title }) : title),
     line("latin", guesses.length ? say("many.perhaps", { name: joined(guesses, "disjunction") }) : latin),
     line("corrected", corrected && say("many.corrected", { name: corrected })),
     line("corrected", note),

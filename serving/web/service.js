@@ -1,10 +1,11 @@
-// The service's HTTP API. Every failure becomes a ServiceProblem.
+// The service's HTTP API, and the description of its model, which is kept for the answers that it gives. Every failure becomes a ServiceProblem.
 
 import { storeKey, readKey } from "./key.js";
 import { secondsToWait } from "./retry.js";
 import { hasText, language, say } from "./text.js";
 
 export const MAX_PICTURES = 5; // in one request
+const COVERAGE = 0.9; // how often a set of candidates shall hold the right plant
 
 const ROOT = new URL("../", import.meta.url); // the service may stand behind a path
 
@@ -57,7 +58,31 @@ export function correctAnswer(requestId, { taxon, other, certain }, pictures) {
 
 export const takeBack = (id) => request(`/corrections/${encodeURIComponent(id)}`, { method: "DELETE" });
 
-export const describeModel = () => request("/model");
+let known = null;
+
+/** Loads the description of the model that runs. */
+export async function loadModel() {
+  known = await request("/model");
+  return known;
+}
+
+/** Returns the description of the model that gave an answer, or null if the service has another one by now, or none. */
+export async function modelOf({ model }) {
+  const isSame = () => known?.label_hash === model.label_hash && known.version === model.version;
+  if (!isSame()) await loadModel().catch(() => null);
+  return isSame() ? known : null;
+}
+
+/** Returns the description of the model that runs, as it was when the page last looked, or null if there is none. */
+export async function currentModel() {
+  return known ?? loadModel().catch(() => null);
+}
+
+/** Returns the coverage to ask for, or null if the model has no table for sets of candidates. */
+export function wantedCoverage(model) {
+  const hasTable = Number.isInteger(model?.calibration?.num_uncalibrated_taxa);
+  return hasTable ? COVERAGE : null;
+}
 
 export function findSpecies(query, limit, signal) {
   return request(`/species?${new URLSearchParams({ q: query, limit, lang: language })}`, { signal });

@@ -1,5 +1,9 @@
-// Makes the pictures that are sent small, upright, in sRGB, and without what a camera notes in them, such as the place; tells blurred ones.
+// Makes the pictures that are sent small, upright, in sRGB, and without what a camera notes in them, such as the place; tells blurred and too large ones.
 
+import { fileSize } from "./formats.js";
+import { say } from "./text.js";
+
+const FORM_BYTES = 20_000; // room in the request for what is not pictures, such as the names of a choice of plants
 const LARGE_BYTES = 300_000;
 const LONGEST_PX = 1024; // over twice the side that networks look at, at most 480 px; some 150 kB
 const JPEG_QUALITY = 0.9;
@@ -92,3 +96,17 @@ export function fitted({ width, height }, longestPx) {
   const scale = Math.min(1, longestPx / Math.max(width, height));
   return { width: Math.max(1, Math.round(width * scale)), height: Math.max(1, Math.round(height * scale)) };
 }
+
+/** Returns why the service would refuse the pictures, as the fields of a ServiceProblem, or null; `limits` are those of `GET /model`, if known. */
+export function refusal(pictures, limits) {
+  if (limits === null) return null;
+  const index = pictures.findIndex(({ size }) => size > limits.picture_bytes);
+  if (index >= 0) {
+    return { title: say("limits.picture"), detail: say("limits.picture.detail", compared(pictures[index].size, limits.picture_bytes)), index, canRetry: false };
+  }
+  const sum = pictures.reduce((total, { size }) => total + size, 0);
+  if (sum <= limits.request_bytes - FORM_BYTES) return null;
+  return { title: say("limits.request"), detail: say("limits.request.detail", compared(sum, limits.request_bytes)), canRetry: false };
+}
+
+const compared = (size, limit) => ({ size: fileSize(size, Math.ceil), limit: fileSize(limit, Math.floor) });

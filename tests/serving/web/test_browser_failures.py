@@ -66,9 +66,7 @@ def test_upload_shows_how_much_has_been_sent(open_real_tab):
     tab.answer_text()
 
 
-def test_service_that_goes_away_in_the_middle_is_asked_by_a_page_that_is_opened_anew(
-    new_page, bundle_folder
-):
+def test_service_that_goes_away_in_the_middle_is_asked_by_a_page_that_is_opened_anew(new_page, bundle_folder):
     with service(bundle_folder) as running:
         _, port = running.address()
         tab = Tab(new_page(), running.url)

@@ -19,7 +19,7 @@ STORED = json.loads(Path(__file__).with_name("decisions.json").read_text(encodin
 CARD = [
     *(("sentences.js", name, False) for name in ("stateOf", "harmSentences", "verdictHeading", "trustSentence")),
     *(("sentences.js", name, name == "verdictSentence") for name in ("choiceSentence", "verdictSentence")),
-    *(("sure.js", name, name == "trustFigures") for name in ("discardedSentence", "trustFigures")),
+    *(("sentences.js", name, name == "trustFigures") for name in ("discardedSentence", "trustFigures")),
     ("advice.js", "adviceFor", True),
 ]
 

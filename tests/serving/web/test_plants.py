@@ -81,6 +81,7 @@ const later = (value) => {
 };
 const store = {
   get: (id) => { asked(id); return later(plants.get(id)); },
+  getAll: () => later([...plants.values()]),
   count: (id) => later(id === undefined ? plants.size : Number(plants.has(id))),
   put: (plant) => later(plants.set(plant.id, plant)), delete: (id) => later(plants.delete(id)),
 };
@@ -105,8 +106,9 @@ ANSWERED = """
 const { setUpKeeping, setUpSwitch } = await load("keep.js");
 const { tell } = await load("elements.js");
 const box = document.getElementById("keeping");
+let shown;
 const answered = async (answer, ...names) => {
-  const element = document.createElement("div");
+  const element = shown = document.createElement("div");
   const originals = names.map((name) => new File(["pixels"], name));
   tell("answered", { answer, files: [], originals, where: null, element });
   tell("corrected", { answer: { request_id: "last" }, correction: null }); // its turn comes once all else is done
@@ -151,6 +153,26 @@ def test_more_pictures_of_a_plant_replace_its_answer_and_keep_what_a_person_said
     assert kept == [["request-2", "Mine", "Bellis perennis"], ["request-3", "", None]]
 
 
+def test_the_same_plant_on_another_day_is_joined_with_its_photographs_and_what_a_person_said(fresh_page):
+    steps = """
+      const [first, second] = args;
+      await answered(first, "1.jpg");
+      const own = { name: "By the gate", note: "Mine", date: "2026-05-03", pictures: ["1"] };
+      Object.assign(plants.get(first.request_id), own);
+      tell("corrected", { answer: first, correction: { name: "Helianthus annuus" } });
+      await answered(second, "2.jpg");
+      plants.get(second.request_id).note = "Taller";
+      const button = shown.all.find(({ className }) => className.endsWith("kept__same"));
+      await button.onclick();
+      return [button.textContent, ...plants.values()];
+    """
+    again = like("species", request_id="request-2")
+    text, joined = fresh_page.evaluate(DATABASE + ANSWERED + steps, SPECIES, again)
+    assert text == "Same plant as By the gate, May 3, 2026"
+    said = [joined[key] for key in ("id", "name", "note", "correction", "earlier")]
+    assert said == ["request-2", "By the gate", "Taller · Mine", "Helianthus annuus", ["1"]]
+
+
 # ---- in a browser
 
 
@@ -170,9 +192,10 @@ def test_an_answer_is_kept_found_and_opened_again(open_tab, view):
     page.get_by_text("Kept in My plants").click()
     tab.see("2 plants")
     assert page.locator(".map__dot").count() == 2
-    page.get_by_label("1 plant near 33.9° S, 151.2° E").click()
+    assert page.inner_text(".map__scale") == "5,000 km"
+    page.get_by_label("1 plant: Common daisy").click()
     assert len(shown_names(page)) == 1
-    page.get_by_label("1 plant near 33.9° S, 151.2° E").click()
+    page.get_by_label("1 plant: Common daisy").click()
     page.get_by_label("Find by name").fill("common sunflower")
     tab.see("1 plant", exact=True)
     page.get_by_label("Find by name").fill("")
@@ -182,6 +205,8 @@ def test_an_answer_is_kept_found_and_opened_again(open_tab, view):
     assert page.eval_on_selector(".plants__pictures img", sizes) == [1024, 512]
     tab.fill("My note", "Under the birch", "Tab")
     page.locator(".many__words", has_text="Under the birch").wait_for()
+    tab.fill("My name for it", "By the gate", "Tab")
+    page.locator(".many__plant", has_text="By the gate").wait_for()
     tab.assert_accessible()
     page.reload()
     tab.see("Under the birch")

@@ -31,7 +31,7 @@ def test_a_request_has_every_name_of_the_choice_and_what_the_page_wishes(page):
 REFUSED = """
 const [before, during] = args;
 const { readKey, storeKey } = await load("key.js");
-const { describeModel } = await load("service.js");
+const { loadModel } = await load("service.js");
 const asked = [];
 globalThis.fetch = async (address, { headers }) => {
   asked.push(address, headers.Authorization ?? null);
@@ -40,7 +40,7 @@ globalThis.fetch = async (address, { headers }) => {
 };
 const brought = [readKey(), location.href];
 storeKey(before);
-const problem = await describeModel().catch((error) => error);
+const problem = await loadModel().catch((error) => error);
 return [readKey(), problem.needsKey, ...asked, ...brought];
 """
 
