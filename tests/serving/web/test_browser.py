@@ -41,17 +41,6 @@ def test_harm_stands_above_the_name_and_nothing_around_it_is_green(open_tab, vie
         assert not is_green(tab.page.eval_on_selector(selector, color, style)), selector
 
 
-def test_a_plant_that_the_card_warns_of_is_among_its_guesses(open_tab):
-    tab = open_tab()
-    tab.show(STATES["unknown_plant"] | {"harmful": HARMFUL["harmful"]})
-    assert tab.page.locator(".guesses li").all_inner_texts()[-1].split()[:4] == [
-        "Poison",
-        "ivy",
-        "Toxicodendron",
-        "radicans",
-    ]
-
-
 def type_choice(page, text):
     page.focus("#choice-name")
     page.keyboard.type(text)

@@ -8,20 +8,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image, ImageFilter
 
 from serving.api.model_card import CalibrationFacts, ModelCard, UploadLimits
 from serving.schemas import Identification
 from tests.serving.web.examples import HARMFUL, MODEL, SPECIES, STATES, filled, like
 
 STORED = json.loads(Path(__file__).with_name("decisions.json").read_text(encoding="utf-8"))
-# What stands in the card of an answer: the file, the function, and whether it asks for the model too.
-CARD = [
-    *(("sentences.js", name, False) for name in ("stateOf", "harmSentences", "verdictHeading", "trustSentence")),
-    *(("sentences.js", name, name == "verdictSentence") for name in ("choiceSentence", "verdictSentence")),
-    *(("sentences.js", name, name == "trustFigures") for name in ("discardedSentence", "trustFigures")),
-    ("advice.js", "adviceFor", True),
-]
+SAYS = "stateOf verdictHeading trustSentence choiceSentence verdictSentence discardedSentence trustFigures"
 
 
 @pytest.mark.parametrize("row", STORED["decisions"], ids=lambda row: row["fact"])
@@ -31,7 +24,9 @@ def test_a_decision_is_the_stored_one(page, row):
 
 
 def card_of(page, whole, model):
-    told = {name: page(file, name, whole, *[model] * has_model) for file, name, has_model in CARD}
+    told = {name: page("sentences.js", name, whole, model) for name in SAYS.split()}
+    told["harmSentences"] = page("sentences.js", "harmSentences", whole)
+    told["adviceFor"] = page("advice.js", "adviceFor", whole, model)
     for name in ("unusedSentence", "aloneSentence"):
         told[name] = [page("sentences.js", name, image) for image in whole["images"]]
     return told
@@ -55,8 +50,7 @@ def answers(draw):
     share = st.floats(0, 1)
     rank = draw(st.sampled_from(["species", "genus", "family", "uncertain", "not_a_plant"]))
     taxa = STATES["uncertain"]["candidates"]["taxa"]
-    candidates = {"guarantee": draw(st.sampled_from([None, "marginal", "macro"])), "score": draw(share)}
-    candidates |= {"taxa": taxa[: draw(st.integers(0, 30))], "num_uncalibrated_taxa": draw(st.integers(0, 9))}
+    candidates = {"taxa": taxa[: draw(st.integers(0, 30))]}
     images = [
         SPECIES["images"][0]
         | {"index": index, "plant_score": draw(st.none() | share), "weight": draw(share)}
@@ -113,43 +107,50 @@ def test_the_card_asks_about_a_picture_that_looks_different_and_leaves_it_out(pa
     assert (asked, left, told) == ("Picture 2 looks different. Leave it out", [1], "Picture 2 looks different. ")
 
 
-@pytest.mark.parametrize(
-    ("rank", "score", "is_offered"), [("uncertain", 0.3, 1), ("uncertain", 0.29, 0), ("species", 0.2, 1)]
-)
-def test_a_plant_is_offered_by_name_only_where_it_is_likely(page, rank, score, is_offered):
-    steps = """return (await load("correct.js")).correction(...args, []).textContent;"""
-    whole = like("species", verdict={"rank": rank}, predictions=[SPECIES["predictions"][0] | {"score": score}])
-    shown = page.evaluate(steps, whole, MODEL | {"corrections": {"days": 9}})
-    assert shown.count("Common sunflower") == is_offered
-    assert "It is another plant:Send" in shown
+def test_a_plant_is_offered_by_name_only_where_it_is_likely(page):
+    steps = """
+      const { correction } = await load("correct.js");
+      const [{ verdict, predictions: [best], ...whole }] = args;
+      const answer = (rank, score) => ({ ...whole, verdict: { ...verdict, rank }, predictions: [{ ...best, score }] });
+      const shown = (...changes) => correction(answer(...changes), { corrections: { days: 9 } }, []).textContent;
+      return [shown("uncertain", 0.3), shown("uncertain", 0.29), shown("species", 0.2)].map(
+        (text) => [text.includes("Common sunflower"), text.endsWith("It is another plant:Send")]);
+    """
+    assert page.evaluate(steps, SPECIES) == [[True, True], [False, True], [True, True]]
 
 
 def test_a_picture_is_blurred_if_no_part_of_it_is_sharp(page):
-    steps = "return (await load('shrink.js')).sharpness(new Uint8Array(args[0]), 500, 400);"
-    noise = Image.effect_noise((500, 400), 150).filter(ImageFilter.GaussianBlur(1))
-    blurred = noise.filter(ImageFilter.GaussianBlur(2))  # as by 4 of 1000 px
-    part = blurred.copy()
-    part.paste(noise.crop((0, 0, 200, 200)))
-    found = [page.evaluate(steps, each.convert("RGBA").tobytes()) for each in (noise, part, blurred)]
-    assert [sharp > 100 for sharp in found] == [True, True, False], found
-    assert page.evaluate(steps, Image.new("RGBA", (500, 400), "green").tobytes()) is None  # no number: it shows nothing
+    steps = """
+      const { sharpness } = await load("shrink.js");
+      const [width, height] = [500, 400];
+      let seed = 1;
+      const noise = Float32Array.from({ length: width * height }, () => (seed = (seed * 16807) % 2147483647) % 256);
+      const smooth = (gray, step) => gray.map(
+        (value, at) => (gray.at(at - step) + 2 * value + gray[(at + step) % gray.length]) / 4);
+      const blurred = (gray, n) => Array.from({ length: n }).reduce((each) => smooth(smooth(each, 1), width), gray);
+      const sharp = blurred(noise, 1);
+      const soft = blurred(sharp, 8); // half a squared px each time: as by 4 of 1000 px
+      const part = soft.map((value, at) => (at % width < 200 && at < 200 * width ? sharp[at] : value));
+      const rgba = (gray) => Uint8Array.from({ length: 4 * gray.length }, (_, at) => gray[Math.floor(at / 4)]);
+      const all = [sharp, part, soft, new Float32Array(width * height)];
+      const found = all.map((gray) => sharpness(rgba(gray), width, height));
+      return [found.map((value) => value > 100), found];
+    """
+    are_sharp, found = page.evaluate(steps)
+    assert are_sharp == [True, True, False, True], found  # the last one shows nothing
 
 
 def test_the_guesses_have_percentages_unless_the_plant_is_unknown(page):
     steps = """
       const { guessList } = await load("lists.js");
-      const scores = (list) => list.all.filter((part) => part.className === "candidate__score");
-      return args.map((each) => scores(guessList(...each)).map((part) => part.textContent));
+      const [probable, three, unknown, { harmful }] = args;
+      const predictions = three.predictions.slice(0, 4).map((each) => ({ ...each, score: 0.015 }));
+      const rare = { ...three, predictions, harmful };
+      return [guessList(probable, "uncertain"), guessList(rare, "uncertain"), guessList(unknown, "unknown_plant")].map(
+        (list) => list.all.filter((part) => part.className === "candidate__score").map((part) => part.textContent));
     """
-    rare = like(
-        "one_of_three",
-        predictions=[each | {"score": 0.015} for each in STATES["uncertain"]["predictions"][:4]],
-        harmful=HARMFUL["harmful"],
-    )
-    shown = page.evaluate(
-        steps, [STATES["probable"], "uncertain"], [rare, "uncertain"], [STATES["unknown_plant"], "unknown_plant"]
-    )
-    assert shown == [["31%", "25%", "20%"], ["1.5%"] * 3 + ["13%"], []]
+    shown = page.evaluate(steps, *(STATES[name] for name in ("probable", "one_of_three", "unknown_plant", "harmful")))
+    assert shown == [["31%", "25%", "20%"], ["1.5%", "1.5%", "1.5%", "13%"], []]  # that of a plant that is warned of
 
 
 def test_the_plants_that_a_search_lists_have_their_names(fresh_page):
