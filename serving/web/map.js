@@ -20,7 +20,7 @@ export function mapOf(dots, { groups, widthM }) {
   const { lengthM, label } = scaleOf(widthM);
   const scale = element("span", { className: "map__scale" }, label);
   scale.style.setProperty("--share", String(lengthM / widthM));
-  return element("div", { className: "map" }, dots, scale);
+  return element("div", { className: "map" }, element("div", { className: "map__field" }, dots), scale);
 }
 
 /** Returns { groups, widthM }: the plants that stand near each other in a drawing of all, each group with the spot { x, y } of one. */
