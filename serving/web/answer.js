@@ -4,10 +4,10 @@ import { adviceFor, morePicturesSentence } from "./advice.js";
 import { correction } from "./correct.js";
 import { bar, element, printed } from "./elements.js";
 import { percent, seconds } from "./formats.js";
-import { candidateList, folded, guessList, harmNote, labelHash, lookAlikeList, pictureList, readOn, typicalPictures } from "./lists.js";
+import { candidateList, differenceList, folded, guessList, harmNote, labelHash, lookAlikeList, readOn, typicalPictures } from "./lists.js";
 import {
   choiceSentence, discardedSentence, foreignNamesSentence, harmSentences, isGuess, namedSpecies, otherWarnings, placeSentence,
-  probablePlant, stateOf, trustFigures, trustSentence, verdictHeading, verdictSentence,
+  probablePlant, stateOf, trustFigures, trustSentence, unusedSentence, verdictHeading, verdictSentence,
 } from "./sentences.js";
 import { say } from "./text.js";
 
@@ -28,6 +28,7 @@ export function showAnswer(answer, model, files, elapsedMs = null, leaveOut = nu
     verdictCard(answer, model, state, leaveOut),
     lookAlikeList(answer),
     guessList(answer, state),
+    differenceList(answer, files),
     note("advice", say("advice.title"), adviceFor(answer, model), {}, morePicturesSentence(answer, model)),
     note("warning", say("card.note"), warnings, { lang: "en" }),
     sureness(answer, model, state, elapsedMs),
@@ -45,6 +46,7 @@ function verdictCard(answer, model, state, leaveOut) {
     paragraph("verdict__latin", latin),
     harmNote(namedSpecies(answer) ?? probablePlant(answer)),
     answer.images.filter((image) => image.looks_different).map((image) => different(image, leaveOut)),
+    answer.images.map((image) => paragraph("verdict__meaning", unusedSentence(image))),
     paragraph("verdict__trust", trustSentence(answer)),
     paragraph("verdict__meaning", verdictSentence(answer, model)),
     paragraph("verdict__meaning", choiceSentence(answer)),
@@ -83,7 +85,6 @@ function sureness(answer, model, state, elapsedMs) {
     facts.filter(Boolean).map((fact) => element("p", {}, fact)),
     element("p", { className: "verdict__reason" }, say("sure.why"), " ", element("span", { lang: "en" }, verdict.reason)),
     state !== "not_a_plant" && folded(say("sure.scores"), [candidateList(answer.predictions)]),
-    pictureList(images),
     element("p", { className: "fineprint" }, `${footer} · ${answer.model.name} ${answer.model.version} · `, labelHash(answer.model), ` · ${say("sure.request")} `, element("code", {}, request)),
   ], "sureness");
 }

@@ -1,12 +1,13 @@
-// Builds the lists of an answer: guesses, look-alikes, all scores, one's own pictures, and reference pictures of a plant.
+// Builds the lists of an answer: guesses, look-alikes and how they are told apart, all scores, and reference pictures of a plant.
 
 import { bar, element, printed } from "./elements.js";
 import { percent } from "./formats.js";
-import { aloneSentence, chanceOf, commonNames, harmWords, isGenusAlone, knownAs, namedSpecies, nameOf, unusedSentence } from "./sentences.js";
+import { chanceOf, commonNames, harmWords, isGenusAlone, knownAs, namedSpecies, nameOf } from "./sentences.js";
 import { addressOf, describeTaxon } from "./service.js";
 import { language, say } from "./text.js";
 
 const NUM_GUESSES = 3;
+const NUM_DIFFERENCES = 3;
 const LEAST_GUESS = 0.02; // probability of a guess that is worth a look
 const HASH_DIGITS = 12; // enough to distinguish two models; the title attribute has the whole hash
 
@@ -60,23 +61,6 @@ export function labelHash({ label_hash: hash }) {
   return [`${say("sure.labels")} `, element("code", { title: hash }, hash.slice(0, HASH_DIGITS))];
 }
 
-/** Shows what each of several pictures contributed; returns null for one, and if the model cannot tell how much each shows a plant. */
-export function pictureList(images) {
-  if (images.length < 2 || images.some(({ plant_score: score = null }) => score === null)) return null;
-  return element("section", { className: "shares" },
-    element("h4", { className: "answer__heading" }, say("sure.contributed")),
-    element("ol", {}, images.map(picture)));
-}
-
-function picture(image) {
-  const unused = unusedSentence(image);
-  return element("li", { className: unused ? "share share--unused" : "share" },
-    element("span", { className: "share__title" }, say("picture.title", { n: image.index + 1 })),
-    bar(image.weight),
-    element("span", { className: "share__value" }, percent(image.weight)),
-    element("p", { className: "share__note" }, printed(unused ?? aloneSentence(image))));
-}
-
 /** A percentage would say too much of a plant that only resembles. */
 function candidate(taxon, words, below = null, hasPercent = true) {
   return element("li", { className: "candidate" },
@@ -92,6 +76,22 @@ export function lookAlikeList({ look_alikes: others = [] }) {
   return element("section", { className: "alikes" },
     element("h3", { className: "answer__heading" }, say("alikes.title")),
     element("ul", {}, others.map((taxon) => element("li", {}, plantNames(taxon), readOnLinks(taxon), typicalPictures(taxon, 1)))));
+}
+
+/** Shows how plants of the answer are told apart, with one's own photograph between them; returns null if nothing is known. */
+export function differenceList({ differences = [], predictions, look_alikes: others = [] }, files) {
+  if (!differences.length) return null;
+  const side = (name, line, harms) => {
+    const taxon = [...predictions, ...others].find(({ scientific_name: own }) => own === name) ?? { scientific_name: name, common_names: [], harms };
+    return element("div", {}, plantNames(taxon), element("p", { lang: "en" }, line), typicalPictures(taxon, 1));
+  };
+  return element("section", { className: "differences" },
+    element("h3", { className: "answer__heading" }, say("differences.title")),
+    element("ul", {}, differences.slice(0, NUM_DIFFERENCES).map(({ one, other, line_one: lineOne, line_other: lineOther, other_harms: harms, source }) => element("li", {},
+      side(one, lineOne, []),
+      files.length > 0 && element("img", { src: URL.createObjectURL(files[0]), alt: say("differences.yours") }),
+      side(other, lineOther, harms),
+      element("p", { className: "fineprint", lang: "en" }, source)))));
 }
 
 /** Links for the species of a verdict, or for its genus or family. */

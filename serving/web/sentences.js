@@ -4,7 +4,6 @@ import { joined, languageNames, percent, percentExact, points } from "./formats.
 import { hasText, language, plainText, say } from "./text.js";
 
 const MAX_NAMED = 3; // plants in one sentence
-const SURE_ALONE = 0.5; // a photograph says something by itself from here
 const MAX_LANGUAGES = 5; // more are counted
 const PROBABLE = 0.5; // share of right answers from which the first of the guesses is told as probable
 const AMONG_THREE = 2 / 3; // that from which the first three are told to have the plant
@@ -99,10 +98,11 @@ export function verdictSentence(answer, model) {
 
 /** Returns how far a name or the guesses can be trusted, in words that anybody understands, or null if nothing tells. */
 export function trustSentence(answer) {
-  const { verdict: { promise, name }, guess } = answer;
+  const { verdict: { promise, name }, guess, families } = answer;
   const chance = chanceOf(answer);
   const rounded = (share, n) => Math.floor(share * n + 1e-9); // never in favor of the guess
   if (chance) return say(`card.trust.${chance}`, { first: rounded(guess.first, 10), three: rounded(guess.three, chance === "probable" ? 20 : 10) });
+  if (guess?.rank === "family" && guess.first >= PROBABLE) return say("card.trust.family", { name: families[0].name, first: rounded(guess.first, 10) });
   if (name === null) return null;
   if (!promise) return say("card.trust.guess");
   const { max_risk: risk } = promise;
@@ -113,15 +113,9 @@ export function trustSentence(answer) {
 /** Returns what is said where the answer rests on plants that were chosen, or null. */
 export const choiceSentence = ({ discarded_mass: mass = null }) => (mass !== null && mass >= 0.5 ? say("card.outside_choice") : null);
 
-/** Returns why a picture has no share, or null. */
-export function unusedSentence({ weight = null, plant_score: score = null }) {
-  return weight === 0 && score !== null ? say("picture.unused") : null;
-}
-
-/** Returns what a picture shows by itself: a guess, or that it says little. */
-export function aloneSentence({ predictions = [] }) {
-  const [best] = predictions;
-  return best && best.score >= SURE_ALONE ? say("picture.alone", { name: knownAs(best) }) : say("picture.unclear");
+/** Returns that a picture does not count, or null. */
+export function unusedSentence({ index, weight = null, plant_score: score = null }) {
+  return weight === 0 && score !== null ? `${say("picture.title", { n: index + 1 })}: ${say("picture.unused")}` : null;
 }
 
 /** Returns why the place that was sent changed nothing, or null if it counts or none was sent. */
@@ -188,7 +182,7 @@ export function knownSentence({ num_species: species, num_genera: genera }) {
 
 /** Returns the sentences that say what a verdict rests on. */
 export function trustFigures({ verdict, guess = null, discarded_mass: discarded = null }, model) {
-  if (guess !== null) return [say("sure.guess", { n: guess.num_plants, first: percent(guess.first), three: percent(guess.three) })];
+  if (guess !== null && guess.rank !== "family") return [say("sure.guess", { n: guess.num_plants, first: percent(guess.first), three: percent(guess.three) })];
   if (verdict.name === null) return [];
   if (verdict.promise) return [promiseSentence(verdict)];
   if (discarded !== null) return [say("sure.choice")];

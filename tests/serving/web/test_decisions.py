@@ -27,8 +27,7 @@ def card_of(page, whole, model):
     told = {name: page("sentences.js", name, whole, model) for name in SAYS.split()}
     told["harmSentences"] = page("sentences.js", "harmSentences", whole)
     told["adviceFor"] = page("advice.js", "adviceFor", whole, model)
-    for name in ("unusedSentence", "aloneSentence"):
-        told[name] = [page("sentences.js", name, image) for image in whole["images"]]
+    told["unusedSentence"] = [page("sentences.js", "unusedSentence", image) for image in whole["images"]]
     return told
 
 
@@ -151,6 +150,19 @@ def test_the_guesses_have_percentages_unless_the_plant_is_unknown(page):
     """
     shown = page.evaluate(steps, *(STATES[name] for name in ("probable", "one_of_three", "unknown_plant", "harmful")))
     assert shown == [["31%", "25%", "20%"], ["1.5%", "1.5%", "1.5%", "13%"], []]  # that of a plant that is warned of
+
+
+def test_look_alikes_stand_beside_each_other_with_a_line_each_and_the_harm_of_a_double(page):
+    steps = """
+      const { differenceList } = await load("lists.js");
+      return [differenceList({ ...args[0], differences: args[1] }, []).textContent, differenceList(args[0], [])];
+    """
+    harm = {"taxon": "Conium", "kind": "eaten", "severity": "deadly", "parts": "all", "line": "Kills.", "source": "A"}
+    row = {"one": "Helianthus annuus", "other": "Conium maculatum", "line_one": "yellow", "line_other": "white"}
+    shown, nothing = page.evaluate(steps, SPECIES, [row | {"source": "a flora", "other_harms": [harm]}] * 4)
+    assert shown.count("Common sunflowerHelianthus annuusyellowConium maculatumDeadly if eaten") == 3
+    assert shown.count("all: Kills. (A)white" + "a flora") == 3
+    assert nothing is None
 
 
 def test_the_plants_that_a_search_lists_have_their_names(fresh_page):
