@@ -61,8 +61,6 @@ class IdentifyFolder(msgspec.Struct, frozen=True, kw_only=True):
     truth: str | None = None
     """Column of --list with true names or taxon ids, or `folder`, if the names of the folders are the true ones: tells
     how often the answers are right, and writes truth.json."""
-    darwin_core: bool = False
-    """Also write the plants that have a name as a Darwin Core archive, for GBIF and collection databases."""
 
     def __post_init__(self) -> None:
         if not self.out:

@@ -20,7 +20,6 @@ from models.ranking import NAMES_ARE_GUESSES
 from serving.engine.decoding.pool import DecoderPool
 from serving.folder import Outcome
 from serving.folder.command import IdentifyFolder
-from serving.folder.darwin_core import DARWIN_CORE_FILE, write_darwin_core
 from serving.folder.output import open_output
 from serving.folder.photographs import find_photographs, open_store
 from serving.folder.plants import group_photographs, read_list
@@ -225,9 +224,6 @@ class _FolderRun:
             _tell(NAMES_ARE_GUESSES)
         if command.truth is not None:
             self._judge(command.truth, rows())
-        if command.darwin_core:
-            number = write_darwin_core(self._output, rows(), record.run_id)
-            _tell(f"{number:,} occurrences: {command.out}/{DARWIN_CORE_FILE}")
         # A scheduler would start a machine of several again.
         return Outcome.SOME_FAILED if failed and command.part is None else Outcome.COMPLETE
 

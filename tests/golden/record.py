@@ -41,7 +41,7 @@ FITS = {
 }
 FOLDER_RUNS = {
     "plain": "",
-    "groups": "--group-by folder --k 2 --truth folder --darwin-core",
+    "groups": "--group-by folder --k 2 --truth folder",
     "taxa": "--taxa list:garden --taxa-lists lists --min-score 0.9",
     "parts": "--part 1/2 --place exif --coverage 0.9",
 }

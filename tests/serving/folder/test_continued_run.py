@@ -201,9 +201,9 @@ def test_damaged_results_are_one_error_and_a_damaged_part_can_be_removed(identif
     (part,) = out.glob("parts/*")
     part.write_bytes(content)
     with pytest.raises(DataError, match=rf"parts/{part.name} of the results is damaged .*: remove this file, and run"):
-        identify(darwin_core=True)
+        identify()
     part.unlink()
-    assert identify(darwin_core=True) == Outcome.COMPLETE
+    assert identify() == Outcome.COMPLETE
 
 
 @pytest.mark.parametrize(
