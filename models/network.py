@@ -10,6 +10,7 @@ import timm
 import torch
 from timm.models import is_model_in_modules
 from torch import Tensor, nn
+from torch.nn import functional
 
 from models.errors import RecipeError
 
@@ -45,6 +46,7 @@ class PlantNetwork(nn.Module):
         super().__init__()
         self.architecture = architecture
         self.num_outputs = num_outputs
+        self._dropout = dropout
         options: dict[str, Any] = {"dynamic_img_size": True} if _has_patches(architecture) else {}
         self.timm_model = timm.create_model(
             architecture, num_classes=num_outputs, drop_rate=dropout, drop_path_rate=drop_path, **options
@@ -66,7 +68,7 @@ class PlantNetwork(nn.Module):
     @property
     def num_features(self) -> int:
         """Width of the pooled features."""
-        return cast(int, self.timm_model.num_features)
+        return cast(nn.Linear, self.head).in_features  # timm's num_features are those before a wider head
 
     @property
     def head(self) -> nn.Module:
@@ -74,7 +76,9 @@ class PlantNetwork(nn.Module):
         return cast(nn.Module, self.timm_model.get_classifier())  # type: ignore[operator]
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Returns logits_BO for normalized pictures of shape (B, 3, height, width)."""
+        """Returns logits_BO for normalized pictures of shape (B, 3, height, width), or for features_BF."""
+        if pixels.ndim == 2:
+            return cast(Tensor, self.head(self.features(pixels)))
         return cast(Tensor, self.timm_model(pixels))
 
     def logits_and_features(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,7 +87,12 @@ class PlantNetwork(nn.Module):
         return self.head(features_BF), features_BF
 
     def features(self, pixels: Tensor) -> Tensor:
-        """Returns the pooled features_BF for normalized pictures of shape (B, 3, height, width)."""
+        """Returns the pooled features_BF for normalized pictures of shape (B, 3, height, width).
+
+        Features that are given, as of a frozen network, come back with the dropout before the classifier.
+        """
+        if pixels.ndim == 2:
+            return functional.dropout(pixels, self._dropout, self.training)
         maps = self.timm_model.forward_features(pixels)  # type: ignore[operator]
         return cast(Tensor, self.timm_model.forward_head(maps, pre_logits=True))  # type: ignore[operator]
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pillow_heif
 from PIL import Image, ImageCms, PngImagePlugin
 
@@ -278,7 +279,12 @@ def to_network_input(image: Image.Image, spec: InputSpec) -> Singles:
     Returns:
         `chw`, float32, shape (3, spec.height, spec.width), C-contiguous.
     """
-    hw3 = np.array(cropped_and_resized(image, spec), dtype=np.float32)
+    return normalized(np.array(cropped_and_resized(image, spec)), spec)
+
+
+def normalized(pixels_HW3: npt.NDArray[np.uint8], spec: InputSpec) -> Singles:
+    """Returns the network input, shape (3, height, width), of 8-bit pixels of its size."""
+    hw3 = pixels_HW3.astype(np.float32)
     mean = np.array(spec.mean, dtype=np.float32)
     std = np.array(spec.std, dtype=np.float32)
     np.multiply(hw3, np.float32(1 / 255) / std, out=hw3)  # in place, as allocation costs more than the arithmetic

@@ -75,9 +75,9 @@ class NetworkRecipe(Section, frozen=True, kw_only=True):
     norms: Norms = "auto"
     """Which pictures BatchNorm's statistics come from: "leave": the batch of each process; "frozen": none, the initial
     ones are kept; "auto": chosen by batch size, with a note in the log."""
-    frozen_stages: Annotated[WholeNumber, FIXED_AT_RESUME] = 0
-    """Stages of the backbone, the stem first, that keep their initial weights and statistics. Steps are then faster,
-    and few pictures spoil less of what the weights have learned before."""
+    frozen_stages: Annotated[Literal[0, "all"], FIXED_AT_RESUME] = 0
+    """all: the backbone keeps its initial weights, and only the classifier learns (a linear probe). Each picture runs
+    through the network once, as in the service and without augmentation."""
 
 
 class ScheduleRecipe(Section, frozen=True, kw_only=True):
@@ -265,6 +265,12 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
             limit="one of the two",
             remedy='take compile = "default" or accumulate = 1',
         )
+    if recipe.network.frozen_stages == "all" and recipe.network.weights == "none":
+        raise RecipeError(
+            f"the recipe {origin} freezes random weights, which would never learn anything",
+            value="frozen_stages = all with weights = none",
+            remedy="use --weights imagenet or a file, or --frozen-stages 0",
+        )
     epochs = [epoch for epoch, _ in steps]
     if epochs != sorted(set(epochs)):
         raise RecipeError(
@@ -288,8 +294,11 @@ def check_stored_recipe(content: dict[str, Any], origin: str) -> Recipe:
         RecipeError: Another version wrote it, with other settings.
     """
     pictures = {name: value for name, value in content.get("pictures", {}).items() if name not in NORMALIZATION}
+    network = dict(content.get("network", {}))
+    if network.get("frozen_stages") != "all":  # earlier versions could freeze some stages
+        network["frozen_stages"] = 0
     try:
-        return check_recipe(content | {"pictures": pictures}, origin)
+        return check_recipe(content | {"pictures": pictures, "network": network}, origin)
     except RecipeError as error:
         raise RecipeError(
             f"{origin} was written by another version of this program",

@@ -64,8 +64,6 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
     """Stop after this many optimizer steps, with a checkpoint."""
     max_seconds: Positive | None = None
     """Stop when the run has trained for this many seconds, with a validation and a checkpoint."""
-    show_batch: Path | None = None
-    """Draw one augmented batch with its labels to this PNG file, and stop."""
     forecast: WholeNumber = 0
     """Load the initial weights, take some steps on random pictures, tell how long a training with so many pictures
     takes on this machine, and stop; needs no data."""
@@ -123,7 +121,7 @@ def parse(arguments: list[str]) -> Train:
 
 
 def train(command: Train) -> None:
-    """Trains, resumes, or draws a batch; under torchrun, as one of several ranks.
+    """Trains or resumes; under torchrun, as one of several ranks.
 
     Raises:
         BotanifyError: A problem that the user can fix; nothing was overwritten.
@@ -163,14 +161,13 @@ def train(command: Train) -> None:
 
 
 def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
-    """Prepares recipe and data, then trains or draws."""
+    """Prepares recipe and data, then trains."""
     import timm
 
     from training import forecast
     from training.dataset.manifest import Manifest
     from training.drawn import ensure_training_data
     from training.engine.weights import load_weights, new_network
-    from training.loading.data import show_batch
     from training.loading.negatives import RunInput
     from training.network_input import with_fitting_sizes
 
@@ -193,16 +190,13 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
         ensure_training_data(recipe.data)
         manifest = Manifest(recipe.data.data, recipe.data.shards)
     inputs = RunInput.of(recipe)
-    if command.show_batch is not None:
-        show_batch(manifest, inputs, command.show_batch)
-        print(f"Written: {command.show_batch}")
-    else:
-        _run(command, inputs, manifest, device, ranks)
+    _run(command, inputs, manifest, device, ranks)
 
 
 def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torch.device", ranks: "Ranks") -> None:
     """Starts or resumes the run, trains, and says what comes next."""
     from training.engine.checkpoint import BEST, LAST
+    from training.engine.features import stored_features
     from training.engine.loop import Trainer
     from training.engine.weights import load_weights, new_network
     from training.loading.augment import seeded
@@ -214,10 +208,13 @@ def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torc
     with seeded(recipe.run.seed):  # the same random weights on every rank
         network = new_network(recipe, len(manifest.taxonomy.outputs))
     loaded = ""  # a resumed run loads its weights from the checkpoint
-    if not resumes:
+    is_frozen = recipe.network.frozen_stages == "all"
+    if not resumes or is_frozen:
         loaded = load_weights(network, weights, manifest.taxonomy.output_keys)
         if ranks.is_main:
             print(loaded)
+    if is_frozen:
+        inputs = replace(inputs, features=stored_features(inputs, manifest, network, device, ranks))
     remedy = "wait for it to end, or take another folder with --run"
     alone = locked(folder, "another process trains in this folder", remedy=remedy) if ranks.is_main else nullcontext()
     with alone, closing(Trainer(inputs, manifest, network, device, ranks)) as trainer:

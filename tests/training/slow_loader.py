@@ -3,12 +3,12 @@
 import time
 from unittest.mock import patch
 
-from training.loading.data import TrainingPictures
+from training.loading.data import PictureDataset
 
 SLEEP_S = 0.3
 
 
-class SlowPictures(TrainingPictures):
+class SlowPictures(PictureDataset):
     """Training pictures of which each batch takes its time."""
 
     def __getitems__(self, indexes):
@@ -19,7 +19,7 @@ class SlowPictures(TrainingPictures):
 def main():
     from training.train import main as train  # not in the loader processes, which import this file
 
-    with patch("training.loading.data.TrainingPictures", SlowPictures):
+    with patch("training.loading.data.PictureDataset", SlowPictures):
         train()
 
 

@@ -40,8 +40,8 @@ def test_an_invalid_recipe_is_an_error_with_its_path_and_a_remedy(text, message,
 def test_an_empty_text_for_a_path_is_not_set(tmp_path):
     path = write(tmp_path, '[data]\ndata = ""\nshards = "kept"\n[run]\nrun = "here"')
     assert (read_recipe(path).data.data, read_recipe(path).data.shards) == (Path("data"), "kept")
-    command = parse([str(path), "--run=", "--data", "", "--show_batch", "", "--shards", "", "--negatives", "", "a", ""])
-    assert (command.recipe.run.run, command.recipe.data.data, command.show_batch) == (Path("here"), Path("data"), None)
+    command = parse([str(path), "--run=", "--data", "", "--shards", "", "--negatives", "", "a", ""])
+    assert (command.recipe.run.run, command.recipe.data.data) == (Path("here"), Path("data"))
     assert (command.recipe.data.shards, command.recipe.negatives.negatives) == ("", (Path("a"),))
     with pytest.raises(SystemExit):
         read_flags(Evaluate, ["--data", ""])

@@ -183,13 +183,16 @@ def test_a_resume_with_other_batches_or_another_network_is_refused(flag, value, 
         run_training(data, finished_run, "--resume", flag, value)
 
 
-def test_a_resume_with_another_normalization_is_refused(finished_run, data, tmp_path):
+@pytest.mark.parametrize(
+    ("part", "key", "value"), [("pictures", "mean", (0.5, 0.5, 0.5)), ("network", "frozen_stages", 2)]
+)
+def test_a_resume_of_a_run_with_a_former_setting_is_refused(part, key, value, finished_run, data, tmp_path):
     run = shutil.copytree(finished_run, tmp_path / "run")
     for path in run.glob("*.pt"):
         content = torch.load(path, weights_only=True)
-        content["recipe"]["pictures"]["mean"] = (0.5, 0.5, 0.5)  # once a setting
+        content["recipe"][part][key] = value
         torch.save(content, path)
-    with pytest.raises(CheckpointError, match="another mean"):
+    with pytest.raises(CheckpointError, match=f"another {key}"):
         run_training(data, run, "--resume")
 
 
@@ -332,15 +335,8 @@ def test_help_explains_every_setting_with_its_default(capsys):
         parse(["--help"])
     assert ended.value.code == 0
     output = " ".join(capsys.readouterr().out.split())
-    for text in ("--backbone-lr", "3e-05", "--show-batch", "Pictures in a batch"):
+    for text in ("--backbone-lr", "3e-05", "--forecast", "Pictures in a batch"):
         assert text in output
-
-
-def test_show_batch_draws_and_does_not_train(data, tmp_path, capsys):
-    train(command(data, tmp_path / "run", "--show-batch", tmp_path / "batch.png"))
-    assert (tmp_path / "batch.png").read_bytes().startswith(b"\x89PNG")
-    assert not (tmp_path / "run").exists()
-    assert str(tmp_path / "batch.png") in capsys.readouterr().out
 
 
 def test_the_reference_recipe_trains_the_reference_network(tmp_path):

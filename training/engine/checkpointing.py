@@ -158,6 +158,7 @@ def _require_same_list(what: str, now: str, then: str) -> None:
 def _require_same_order(checkpoint: Checkpoint, recipe: Recipe, spec: InputSpec) -> None:
     """Raises unless the next step sees the pictures of an uninterrupted run."""
     then = section_to_plain(check_stored_recipe(checkpoint.recipe, origin="checkpoint"))
+    then["network"]["frozen_stages"] = checkpoint.recipe.get("network", {}).get("frozen_stages", 0)
     now = section_to_plain(recipe)
     changes = [(key, now[part][key], then[part][key]) for part, key in keys_fixed_at_resume()]
     input_then = stored_input_spec(checkpoint.recipe, origin="checkpoint")

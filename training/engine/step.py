@@ -26,7 +26,7 @@ from training.engine.losses import (
     plant_figures,
     plant_loss,
 )
-from training.engine.weights import choose_norms, freeze_norms, freeze_stages, keep_frozen_statistics
+from training.engine.weights import choose_norms, freeze_backbone, freeze_norms, keep_frozen_statistics
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.negatives import RunInput, num_plants, num_unknown
 from training.monitor.monitor import StepClock
@@ -106,7 +106,7 @@ class Engine:
         allow_tf32(device, recipe.hardware.tf32)
         self._memory_format = torch.channels_last if recipe.hardware.channels_last else torch.contiguous_format
         self.norms = choose_norms(network, recipe)
-        freeze_stages(network, recipe.network)
+        freeze_backbone(network, recipe.network)
         self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
         self._trained: PlantNetwork | WithPlantOutput = self.network
         self.plant_output: nn.Linear | None = None
@@ -213,12 +213,17 @@ class Engine:
         """
         of_plants = labels[: num_plants(labels)].to(self.device, non_blocking=True)
         unknown = num_unknown(labels)
-        mixed, targets = self._mix(self.normalized(pixels), of_plants, number, unknown)
+        found = self.normalized(pixels)
+        if found.ndim == 2:  # features of whole pictures
+            return found, of_plants, unknown
+        mixed, targets = self._mix(found, of_plants, number, unknown)
         return mixed.contiguous(memory_format=self._memory_format), targets, unknown  # mixup on CUDA loses the layout
 
     def normalized(self, pixels: Tensor) -> Tensor:
-        """Network inputs on the device, from uint8 pictures."""
+        """Network inputs on the device, from uint8 pictures; features stay as they are."""
         on_device = pixels.to(self.device, non_blocking=True)
+        if pixels.ndim == 2:
+            return on_device
         return self._normalize(on_device).contiguous(memory_format=self._memory_format)
 
     def scores(self, pixels: Tensor) -> Tensor:

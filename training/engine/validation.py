@@ -15,7 +15,7 @@ from models.metrics import Share, share
 from training.dataset.manifest import Manifest
 from training.engine.step import Engine
 from training.engine.weights import batch_norms
-from training.loading.data import EVALUATION_BATCH, training_loader, validation_loader
+from training.loading.data import EVALUATION_BATCH, still_loader, training_loader
 
 _REESTIMATION_PICTURES: Final = 2000  # on each rank; Wu and Johnson 2021 recommend 1,000 or more
 
@@ -41,14 +41,19 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     ranks = engine.ranks
     pin = engine.device.type == "cuda"
     if engine.norms.reestimate:
-        loader, batches = training_loader(manifest, engine.inputs, pin, ranks.rank, ranks.num_ranks, persistent=False)
+        training, batches = training_loader(manifest, engine.inputs, pin, ranks.rank, ranks.num_ranks, persistent=False)
         batches.epoch = epoch
         batches.side_px = side_px
-        some = islice(loader, math.ceil(_REESTIMATION_PICTURES / recipe.schedule.batch_size))
+        some = islice(training, math.ceil(_REESTIMATION_PICTURES / recipe.schedule.batch_size))
         reestimate(engine.eval_model, (engine.normalized(pixels) for pixels, _ in some))
     ranks.mean_statistics(engine.eval_model)
     rows = manifest.rows_of("validation")[ranks.rank :: ranks.num_ranks]
-    loader = validation_loader(manifest, rows, engine.inputs.spec, recipe.data, pin=pin)
+    features = engine.inputs.features
+    loader: Iterable[tuple[Tensor, Tensor]] = (
+        still_loader(manifest, rows, engine.inputs.spec, recipe.data, pin=pin)
+        if features is None
+        else features.in_order(rows)
+    )
     sums = torch.zeros(4, dtype=torch.float64, device=engine.device)  # read once: the host never waits in between
     for pixels, labels in loader:
         sums += _figures(engine, pixels, labels)
@@ -62,7 +67,8 @@ def _figures(engine: Engine, pixels: Tensor, labels: Tensor) -> Tensor:
     """Hits among the first and among the first five, summed loss, and plants told of a batch; ties count as misses."""
     num_pictures = len(labels)
     num_outputs = engine.network.num_outputs
-    if engine.device.type == "cuda":  # for the size of the last batch cuDNN would time its kernels again
+    # For the size of the last batch cuDNN would time its kernels again.
+    if engine.device.type == "cuda" and pixels.ndim > 2:
         pixels = pad(pixels.to(engine.device, non_blocking=True), (0,) * 7 + (EVALUATION_BATCH - num_pictures,))
     found = engine.scores(pixels)[:num_pictures]
     on_device = labels.to(engine.device, non_blocking=True)

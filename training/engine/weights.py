@@ -14,7 +14,6 @@ import msgspec
 import timm
 from huggingface_hub import constants as hub
 from huggingface_hub import get_session, hf_hub_url
-from timm.models import group_parameters
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -255,33 +254,10 @@ def choose_norms(network: nn.Module, recipe: Recipe) -> NormChoice:
     return NormChoice("leave", True, explanation)
 
 
-def freeze_stages(network: PlantNetwork, recipe: NetworkRecipe) -> None:
-    """Freezes the weights of the first stages of the backbone, the stem first, as timm counts them.
-
-    Raises:
-        RecipeError: The network has fewer stages, or their weights are random.
-    """
-    count = recipe.frozen_stages
-    timm_model = network.timm_model
-    if not count:
-        return
-    if recipe.weights == "none":
-        raise RecipeError(
-            "stages with random weights cannot be frozen, since they would never learn anything",
-            value=f"frozen_stages = {count} with weights = none",
-            remedy="use --weights imagenet or a file, or freeze none",
-        )
-    stages = group_parameters(timm_model, timm_model.group_matcher(coarse=True))  # type: ignore[operator]
-    most = len(stages) - 1  # the last one is the classifier
-    if count > most:
-        raise RecipeError(
-            "the network has fewer stages than shall be frozen",
-            value=f"frozen_stages = {count}",
-            limit=f"at most {most} in {network.architecture}",
-            remedy="freeze fewer",
-        )
-    for name in (name for stage in sorted(stages)[:count] for name in stages[stage]):
-        timm_model.get_parameter(name).requires_grad_(False)
+def freeze_backbone(network: PlantNetwork, recipe: NetworkRecipe) -> None:
+    """Freezes all weights but those of the classifier, if the recipe says so."""
+    for parameter in network.backbone_parameters() if recipe.frozen_stages == "all" else ():
+        parameter.requires_grad_(False)
 
 
 def keep_frozen_statistics(network: nn.Module) -> None:

@@ -28,13 +28,13 @@ from models.errors import DataError, PictureError
 from models.metrics import Whole
 from models.openvino_session import OpenVinoSession
 from models.outputs import Outputs, Plants
-from models.preprocess import InputSpec, picture_to_input
+from models.preprocess import InputSpec, normalized, picture_to_input
 from models.ranking import Floats
 from models.session import NetworkOutput, NetworkSession, OnnxSession
 from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.fit.provenance import OTHER_DATA
-from training.loading.data import evaluation_loader
+from training.loading.data import still_loader
 from training.recipe import DataRecipe
 
 Pixels = npt.NDArray[np.float32]
@@ -91,9 +91,10 @@ class Pictures(msgspec.Struct, frozen=True, eq=False):
         The positions of the pictures are appended to a list.
         """
         read += range(len(self))
-        loader = evaluation_loader(self.manifest, self.rows, self.spec, DataRecipe(workers=self.workers), BATCH_SIZE)
+        data = DataRecipe(workers=self.workers)
+        loader = still_loader(self.manifest, self.rows, self.spec, data, batch_size=BATCH_SIZE)
         for pixels, _ in _shown(loader, self.name, len(self.rows), BATCH_SIZE):
-            yield pixels.numpy()
+            yield np.stack([normalized(each, self.spec) for each in pixels.permute(0, 2, 3, 1).numpy()])
 
     def sample(self, most: int) -> "Pictures":
         """Returns at most this many of the pictures, each equally likely, and says so in their name."""

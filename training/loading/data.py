@@ -1,48 +1,48 @@
-"""Manifest rows -> batches of network input, through PyTorch's DataLoader; a batch as a picture, to check it by eye."""
+"""Manifest rows -> batches of network input, through PyTorch's DataLoader."""
 
-import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 import torch
-from PIL import Image, ImageDraw
 from torch import Tensor
-from torch.nn.functional import one_hot
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from models.atomic_file import replaced
 from models.cores import cores
 from models.errors import DataError, PictureError
-from models.preprocess import InputSpec, cropped_and_resized, needed_side_px, picture_to_input, read_picture
+from models.preprocess import InputSpec, cropped_and_resized, needed_side_px, read_picture
 from training.dataset.manifest import Ints, Manifest
-from training.loading.augment import BatchMixer, Normalizer, random_input, seeded
-from training.loading.negatives import NOT_A_PLANT, Negatives, RunInput, num_plants, num_unknown
+from training.loading.augment import random_input, seeded
+from training.loading.negatives import Negatives, RunInput
 from training.loading.sampler import EpochBatches, SampleIndex, labels_for_sampling
 from training.loading.storage import PictureStore, unreadable
 from training.processes import clean_context, init_loader_worker
-from training.recipe import NEGATIVES_SHARE, AugmentRecipe, DataRecipe, side_at_epoch
+from training.recipe import NEGATIVES_SHARE, AugmentRecipe, DataRecipe
 
 EVALUATION_BATCH: Final = 32
+_EVALUATED_FEATURES: Final = 1024  # in a batch
 _PREFETCHED_BATCHES: Final = 4  # of each loader process
+Halves = npt.NDArray[np.float16]
 _SHARED_MEMORY: Final = "/dev/shm"
 
 
-class TrainingPictures(Dataset[tuple[Tensor, int]]):
-    """Augmented training pictures, indexed by `SampleIndex`.
+class PictureDataset(Dataset[tuple[Tensor, int]]):
+    """Pictures indexed by `SampleIndex`, augmented for training.
 
-    Augmentation follows from the seed, the epoch, the row and the repeat. Rows below 0 are pictures of no class: -1 is
-    the first of all lists in `added`.
+    Augmentation follows from the seed, the epoch, the row and the repeat; without it pictures are as in the service.
+    Rows below 0 are pictures of no class: -1 is the first of all lists in `added`.
     """
 
     def __init__(
         self,
         store: PictureStore,
-        augment: AugmentRecipe,
+        augment: AugmentRecipe | None,
         spec: InputSpec,
         seed: int,
         added: Sequence[Negatives] = (),
@@ -61,9 +61,14 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
         batch = []
         for index, data in zip(plants, files, strict=True):
             with seeded(self._seed, index.epoch, index.row, index.repeat), _naming_picture(manifest, index.row):
-                pixels = random_input(data, self._augment, self._spec, index.side_px)
+                pixels = self._pixels(data, index)
             batch.append((pixels, manifest.label(index.row)))
         return batch + [self._of_no_class(index) for index in indexes if index.row < 0]
+
+    def _pixels(self, data: bytes, index: SampleIndex) -> Tensor:
+        if self._augment is None:
+            return _as_served(data, self._spec)
+        return random_input(data, self._augment, self._spec, index.side_px)
 
     def _of_no_class(self, index: SampleIndex) -> tuple[Tensor, int]:
         """A picture of no class, augmented as plants are; the next one takes the place of one that is damaged."""
@@ -73,7 +78,7 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
             place -= len(of.paths)
         for path in of.paths[place:] + of.paths[:place]:
             with suppress(OSError, PictureError), seeded(self._seed, index.epoch, index.row, index.repeat):
-                return random_input(path.read_bytes(), self._augment, self._spec, index.side_px), of.label
+                return self._pixels(path.read_bytes(), index), of.label
         raise DataError(
             f"none of the {of.description} can be read",
             value=f"first {of.paths[0]}",
@@ -81,35 +86,43 @@ class TrainingPictures(Dataset[tuple[Tensor, int]]):
         )
 
 
-class EvaluationPictures(Dataset[tuple[Tensor, int]]):
-    """Pictures preprocessed as in the service, by `models/preprocess.py`, in the order of `rows` of the manifest.
+def _as_served(data: bytes, spec: InputSpec) -> Tensor:
+    """Decodes a picture as the service does; shape (3, height, width), uint8, channels last in memory."""
+    image = read_picture(data, min_side_px=needed_side_px(spec)).image
+    return torch.from_numpy(np.array(cropped_and_resized(image, spec))).permute(2, 0, 1)
 
-    With `normalized` off they stay uint8, a quarter of the bytes, for a device that normalizes them.
-    """
 
-    def __init__(self, store: PictureStore, rows: Ints, spec: InputSpec, *, normalized: bool = True) -> None:
-        self._store = store
-        self._rows = rows
-        self._spec = spec
-        self._normalized = normalized
+class Features(msgspec.Struct, frozen=True, eq=False):
+    """The features of a frozen network for all pictures of a run (`training/engine/features.py`)."""
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    values: Halves
+    """Shape (num_pictures, num_features), float16."""
+    labels: Ints
+    """Label of each picture: its output, or that of pictures of no class."""
+    position: Ints
+    """Where each row stands; rows below 0, of pictures of no class, count from its end."""
 
-    def __getitems__(self, positions: Sequence[int]) -> list[tuple[Tensor, int]]:
-        """Returns a batch, whose files are read in one round: pixels of shape (3, height, width), and labels."""
-        rows = [int(self._rows[position]) for position in positions]
-        manifest = self._store.manifest
-        batch = []
-        for row, data in zip(rows, self._store.read_many(rows), strict=True):
-            with _naming_picture(manifest, row):
-                if self._normalized:
-                    pixels = torch.from_numpy(picture_to_input(data, self._spec)[0])
-                else:
-                    image = read_picture(data, min_side_px=needed_side_px(self._spec)).image
-                    pixels = torch.from_numpy(np.array(cropped_and_resized(image, self._spec))).permute(2, 0, 1)
-            batch.append((pixels, manifest.label(row)))
-        return batch
+    def of(self, rows: Ints) -> tuple[Tensor, Tensor]:
+        """Returns features, float32, and labels of some rows."""
+        at = self.position[rows]
+        return torch.from_numpy(self.values[at]).float(), torch.from_numpy(self.labels[at])
+
+    def in_order(self, rows: Ints) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the features and labels of rows in their order, many at a time."""
+        for first in range(0, len(rows), _EVALUATED_FEATURES):
+            yield self.of(rows[first : first + _EVALUATED_FEATURES])
+
+
+class FeatureLoader:
+    """Yields the batches of an epoch as the loader of pictures does, with features in place of pixels."""
+
+    def __init__(self, features: Features, batches: EpochBatches) -> None:
+        self._features = features
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in self._batches:
+            yield self._features.of(np.array([index.row for index in batch]))
 
 
 class PictureLoader(DataLoader[Any]):
@@ -168,10 +181,10 @@ def training_loader(
     num_ranks: int = 1,
     *,
     persistent: bool = True,
-) -> tuple[PictureLoader, EpochBatches]:
+) -> tuple[Iterable[tuple[Tensor, Tensor]], EpochBatches]:
     """The loader of one rank's training batches, and its batch sampler, which sets the epoch and the start in it.
 
-    `persistent` keeps its processes from one epoch to the next.
+    With stored features it gives these. `persistent` keeps its processes from one epoch to the next.
     """
     rows = manifest.rows_of("train")
     recipe = inputs.recipe
@@ -188,7 +201,9 @@ def training_loader(
         labels=labels_for_sampling(manifest, rows, recipe.loss.target),
         added=added,
     )
-    pictures = TrainingPictures(PictureStore(manifest), recipe.augment, inputs.spec, recipe.run.seed, lists)
+    if inputs.features is not None:
+        return FeatureLoader(inputs.features, batches), batches
+    pictures = PictureDataset(PictureStore(manifest), recipe.augment, inputs.spec, recipe.run.seed, lists)
     options = _worker_options(recipe.data, persistent=persistent)
     largest_px = max(recipe.pictures.picture_px, *(side_px for _, side_px in recipe.pictures.progressive), 0)
     pictures_of_batch = recipe.schedule.batch_size + sum(per_batch for _, per_batch in added)
@@ -197,23 +212,24 @@ def training_loader(
     return loader, batches
 
 
-def evaluation_loader(
+def still_loader(
     manifest: Manifest,
     rows: Ints,
     spec: InputSpec,
     data: DataRecipe,
+    *,
+    added: Sequence[Negatives] = (),
     batch_size: int = EVALUATION_BATCH,
+    pin: bool = False,
 ) -> PictureLoader:
-    """A loader of pictures preprocessed as in the service, in the order of `rows`."""
-    options = _worker_options(data, persistent=False)
-    return PictureLoader(EvaluationPictures(PictureStore(manifest), rows, spec), batch_size=batch_size, **options)
+    """A loader of pictures as in the service, in the order of `rows`; those below 0 are of no class.
 
-
-def validation_loader(manifest: Manifest, rows: Ints, spec: InputSpec, data: DataRecipe, *, pin: bool) -> PictureLoader:
-    """A loader of the same pictures as uint8 in channels-last memory format, as training batches are."""
+    They stay uint8, a quarter of the bytes, in channels-last memory format, as training batches are.
+    """
+    indexes = [SampleIndex(0, row, 0) for row in rows.tolist()]
     return PictureLoader(
-        EvaluationPictures(PictureStore(manifest), rows, spec, normalized=False),
-        batch_size=EVALUATION_BATCH,
+        PictureDataset(PictureStore(manifest), None, spec, 0, added),
+        batch_sampler=[indexes[first : first + batch_size] for first in range(0, len(indexes), batch_size)],
         collate_fn=collate_channels_last,
         pin_memory=pin,
         **_worker_options(data, persistent=False),
@@ -253,64 +269,3 @@ def _require_shared_memory(workers: int, batch_bytes: int) -> None:
             limit=f"{needed / 1e6:.0f} MB for {_PREFETCHED_BATCHES} batches of each of {workers} processes",
             remedy="give the container more, as with docker run --shm-size, or use fewer --workers",
         )
-
-
-_CAPTION_PX = 14
-_CAPTION_LINES = 2  # a mixed picture has two names
-_MIN_WIDTH_PX = 180  # for a long name above a small picture
-_MOST_PICTURES = 64
-_WHOLE = 0.995  # a share that rounds to 100 %
-
-
-def show_batch(manifest: Manifest, inputs: RunInput, path: Path) -> None:
-    """Writes the first batch of the first epoch, as the network would get it, to a PNG file."""
-    loader, batches = training_loader(manifest, inputs, pin=False)
-    recipe = inputs.recipe
-    batches.side_px = side_at_epoch(recipe.pictures, epoch=0)
-    pixels, labels = next(iter(loader))
-    num_outputs = len(manifest.taxonomy.outputs)
-    mixed, targets = BatchMixer(recipe.augment, num_outputs, recipe.run.seed)(
-        Normalizer(inputs.spec, pixels.device)(pixels),
-        labels[: num_plants(labels)],
-        step=0,
-        unknown=num_unknown(labels),
-    )
-    shares = targets if targets.ndim == 2 else one_hot(targets, num_outputs)
-    captions = [caption(manifest, row) for row in shares]
-    captions += ["not a plant" if label == NOT_A_PLANT else "unknown plant" for label in labels[len(shares) :].tolist()]
-    with replaced(path) as stream:
-        _grid(to_pictures(mixed[:_MOST_PICTURES], inputs.spec), captions[:_MOST_PICTURES]).save(stream, "PNG")
-
-
-def caption(manifest: Manifest, shares: Tensor) -> str:
-    """The names of a picture's classes, the larger share first: "60% Iris germanica, 40% Viola tricolor"."""
-    taxonomy = manifest.taxonomy
-    best = shares.float().topk(min(2, len(shares)))
-    names: list[str] = [
-        taxonomy.taxa[taxonomy.taxon_of_output[label]].scientific_name for label in best.indices.tolist()
-    ]
-    if best.values[0] > _WHOLE:
-        return names[0]
-    found = zip(best.values.tolist(), names, strict=True)
-    return ", ".join(f"{value:.0%} {name}" for value, name in found if value > 0)
-
-
-def to_pictures(pixels: Tensor, spec: InputSpec) -> list[Image.Image]:
-    """Converts normalized network input of shape (batch, 3, height, width) back to pictures."""
-    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (spec.mean, spec.std))
-    hw3 = ((pixels * std + mean).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
-    return [Image.fromarray(np.ascontiguousarray(picture)) for picture in hw3]
-
-
-def _grid(pictures: list[Image.Image], captions: list[str]) -> Image.Image:
-    columns = math.ceil(math.sqrt(len(pictures)))
-    width = max(pictures[0].width, _MIN_WIDTH_PX)
-    height = pictures[0].height + _CAPTION_PX * _CAPTION_LINES
-    sheet = Image.new("RGB", (columns * width, math.ceil(len(pictures) / columns) * height), "white")
-    pen = ImageDraw.Draw(sheet)
-    for position, (picture, text) in enumerate(zip(pictures, captions, strict=True)):
-        left = position % columns * width
-        top = position // columns * height
-        pen.text((left + 2, top + 1), text.replace(", ", "\n"), fill="black", font_size=_CAPTION_PX - 3)
-        sheet.paste(picture, (left, top + _CAPTION_PX * _CAPTION_LINES))
-    return sheet

@@ -21,6 +21,8 @@ from training.recipe import Recipe
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from training.loading.data import Features
+
 NOT_A_PLANT: Final = -1
 """The label of a picture without a plant, which has no output. In a batch these pictures come last."""
 UNKNOWN_PLANT: Final = -2
@@ -108,6 +110,8 @@ class RunInput(msgspec.Struct, frozen=True):
     """Pictures that show no plant."""
     unknown: Negatives
     """Unknown plants."""
+    features: "Features | None" = None
+    """What takes the place of pictures where the network is frozen."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> "RunInput":

@@ -184,7 +184,7 @@ def test_ctrl_c_makes_a_run_save_after_the_step(data, tmp_path):
 def test_a_run_that_waits_for_pictures_saves_although_its_loader_processes_get_the_signal_too(
     data, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("training.loading.data.TrainingPictures", SlowPictures)
+    monkeypatch.setattr("training.loading.data.PictureDataset", SlowPictures)
     trainer = make_trainer(data, tmp_path / "run", "--workers", 1)
 
     def send_to_all():

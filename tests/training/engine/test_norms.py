@@ -59,33 +59,6 @@ def test_a_network_without_batchnorm_has_no_statistics_to_reestimate():
     assert "no BatchNorm" in engine.norms.explanation
 
 
-def engine_with_frozen_stages(count, weights="imagenet"):
-    recipe = Recipe(network=NetworkRecipe(frozen_stages=count, weights=weights), schedule=ScheduleRecipe(batch_size=16))
-    return Engine(RunInput.of(recipe), make_network(), CPU, CLASSES, steps_per_epoch=1)
-
-
-def test_frozen_stages_keep_weights_and_statistics_while_the_others_learn():
-    engine = engine_with_frozen_stages(2)
-    before = weights_of(engine.network)
-    for step in range(2):  # the rate of the first step is that of the recipe, of the second nearly 0
-        pixels = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
-        engine.micro_step(pixels, torch.arange(16) % 3, step=step)
-        engine.network.eval()
-        engine.train_mode()  # as after a validation
-    changed = {name for name, value in engine.network.state_dict().items() if not torch.equal(value, before[name])}
-    frozen = ("timm_model.conv_stem.", "timm_model.bn1.", "timm_model.blocks.0.")
-    learned = {name for name in before if not name.startswith(frozen)}
-    assert not {name for name in changed if name.startswith(frozen)}
-    assert changed == learned
-
-
-def test_stages_that_a_network_lacks_or_that_would_stay_random_are_refused():
-    with pytest.raises(RecipeError, match=r"frozen_stages = 99; expected at most \d+ in test_efficientnet"):
-        engine_with_frozen_stages(99)
-    with pytest.raises(RecipeError, match=r"random weights cannot be frozen.*--weights imagenet"):
-        engine_with_frozen_stages(1, weights="none")
-
-
 def test_reestimation_gives_the_statistics_of_all_pictures_together_and_changes_nothing_else():
     network = make_network()
     network.train()

@@ -4,7 +4,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import one_hot
 
 from models.cores import cores
 from models.errors import DataError
@@ -12,14 +11,12 @@ from models.preprocess import InputSpec, picture_to_input
 from tests.training.loading.shards.prepared import write_mixed
 from tests.training.small import batches_of, command, prepare_flowers
 from training.dataset.manifest import Manifest
+from training.fit.pictures import Pictures
 from training.loading.augment import Normalizer
 from training.loading.data import (
-    EvaluationPictures,
-    TrainingPictures,
-    caption,
-    evaluation_loader,
+    PictureDataset,
+    still_loader,
     training_loader,
-    validation_loader,
 )
 from training.loading.negatives import RunInput
 from training.loading.sampler import SampleIndex
@@ -66,9 +63,9 @@ def test_a_batch_is_read_in_one_round(data):
     store = CountingStore(Manifest(data))
     rows = store.manifest.rows_of("train")[:5].tolist()
     spec = InputSpec(32, 32, 32)
-    training = TrainingPictures(store, AugmentRecipe(), spec, seed=0)
+    training = PictureDataset(store, AugmentRecipe(), spec, seed=0)
     together = training.__getitems__([SampleIndex(0, row, 32) for row in rows])
-    evaluated = EvaluationPictures(store, np.array(rows), spec).__getitems__(range(5))
+    evaluated = PictureDataset(store, None, spec, seed=0).__getitems__([SampleIndex(0, row, 0) for row in rows])
     assert store.asked == [rows, rows]
     assert equal(together, [training.__getitems__([SampleIndex(0, row, 32)])[0] for row in rows])
     assert [label for _, label in evaluated] == [label for _, label in together]
@@ -88,8 +85,8 @@ def test_shards_give_the_pictures_of_plain_files(tmp_path, monkeypatch):
         pairs = []
         for manifest, at in ((plain, row), (packed, row_of[name])):
             store = PictureStore(manifest)
-            drawn = TrainingPictures(store, unchanged, spec, seed=0).__getitems__([SampleIndex(0, at, 48)])
-            pairs.append(drawn + EvaluationPictures(store, np.array([at]), spec).__getitems__([0]))
+            drawn = PictureDataset(store, unchanged, spec, seed=0).__getitems__([SampleIndex(0, at, 48)])
+            pairs.append(drawn + PictureDataset(store, None, spec, seed=0).__getitems__([SampleIndex(0, at, 0)]))
         assert equal(*pairs)
 
 
@@ -101,8 +98,9 @@ def test_training_labels_are_those_of_the_pictures(data, tmp_path):
     samples = [sample for batch in sampler for sample in batch]
     labels = torch.cat([labels for _, labels in loader])
     assert labels.tolist() == [int(manifest.labels[sample.row]) for sample in samples]
-    for sample, label in zip(samples, one_hot(labels, 3), strict=True):
-        assert caption(manifest, label) in manifest.path(sample.row).parent.name
+    taxa = [manifest.taxonomy.taxa[manifest.taxonomy.taxon_of_output[label]] for label in labels]
+    for sample, taxon in zip(samples, taxa, strict=True):
+        assert taxon.scientific_name in manifest.path(sample.row).parent.name
     repeats = loader.dataset.__getitems__([sample, sample._replace(repeat=1)])  # each is augmented in its own way
     assert not torch.equal(repeats[0][0], repeats[1][0])
 
@@ -120,24 +118,24 @@ def test_the_error_of_a_deleted_or_damaged_picture_is_one_sentence_that_names_it
     assert message.endswith("restore the file or run training/prepare.py again.")
     assert "\n" not in message
     shutil.copy(__file__, damaged)
-    loader = evaluation_loader(manifest, manifest.rows_of("validation"), InputSpec(32, 32, 32), DataRecipe(workers=0))
+    loader = still_loader(manifest, manifest.rows_of("validation"), InputSpec(32, 32, 32), DataRecipe(workers=0))
     with pytest.raises(DataError, match=str(damaged.name)):
         list(loader)
 
 
-def test_evaluation_pictures_are_those_of_the_service_and_validation_pictures_too_before_they_are_normalized(manifest):
+def test_still_pictures_are_those_of_the_service_before_they_are_normalized(manifest):
     spec = InputSpec(height=40, width=40, train_px=32, crop_fraction=0.9)
     rows = manifest.rows_of("validation")[::-1].copy()
-    (batch,) = evaluation_loader(manifest, rows, spec, DataRecipe(workers=0))
-    for row, pixels, label in zip(rows, *batch, strict=True):
-        served, _ = picture_to_input(manifest.path(int(row)).read_bytes(), spec)
-        assert torch.equal(pixels, torch.from_numpy(served))
-        assert label == manifest.labels[row]
-    ((pixels, labels),) = validation_loader(manifest, rows, spec, DataRecipe(workers=0), pin=False)
+    ((pixels, labels),) = still_loader(manifest, rows, spec, DataRecipe(workers=0))
     assert pixels.dtype == torch.uint8
     assert pixels.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(Normalizer(spec, torch.device("cpu"))(pixels), batch[0], rtol=0, atol=1e-6)
-    assert torch.equal(labels, batch[1])
+    inputs = Normalizer(spec, torch.device("cpu"))(pixels)
+    for row, found, label in zip(rows, inputs, labels, strict=True):
+        served, _ = picture_to_input(manifest.path(int(row)).read_bytes(), spec)
+        torch.testing.assert_close(found, torch.from_numpy(served), rtol=0, atol=1e-6)
+        assert label == manifest.labels[row]
+    (batch,) = Pictures(manifest, rows, spec, "flowers").pixels([])
+    assert np.array_equal(batch[-1], served)
 
 
 def test_too_little_shared_memory_is_an_error_before_the_first_step(data, tmp_path, monkeypatch):

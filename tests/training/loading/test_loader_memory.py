@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from tests.training.small import draw, make_taxonomy
 from training.dataset.manifest import Manifest, SourceNote, write_manifest
-from training.loading.data import PictureLoader, TrainingPictures, collate_channels_last
+from training.loading.data import PictureDataset, PictureLoader, collate_channels_last
 from training.loading.sampler import EpochBatches
 from training.loading.storage import PictureStore
 from training.network_input import input_spec
@@ -88,7 +88,7 @@ def test_a_loader_process_of_1_6_million_pictures_takes_less_than_50_mb(manifest
     recipe = Recipe()
     batches = EpochBatches(manifest.rows_of("train"), 32, seed=0)
     batches.side_px = 380
-    pictures = TrainingPictures(PictureStore(manifest), recipe.augment, input_spec(recipe), seed=0)
+    pictures = PictureDataset(PictureStore(manifest), recipe.augment, input_spec(recipe), seed=0)
     bare = private_bytes(TensorDataset(torch.zeros(1, 3, 8, 8), torch.zeros(1)), [[0]] * 100)
     grown = private_bytes(pictures, batches) - bare
     print(f"{bare / 1e6:.1f} MB bare, {grown / 1e6:.1f} MB more")

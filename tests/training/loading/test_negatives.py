@@ -6,15 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from models.errors import DataError
 from tests.make import cases
-from tests.training.small import batches_of, command, write_things
-from training.dataset.manifest import Manifest
+from tests.training.small import batches_of, write_things
 from training.loading.augment import BatchMixer
-from training.loading.data import show_batch
-from training.loading.negatives import NOT_A_PLANT, UNKNOWN_PLANT, RunInput, list_negatives, num_plants
+from training.loading.negatives import NOT_A_PLANT, UNKNOWN_PLANT, list_negatives, num_plants
 from training.loading.sampler import EpochBatches
 from training.recipe import AugmentRecipe
 
@@ -125,18 +122,6 @@ def test_the_next_picture_takes_the_place_of_one_that_does_not_decode(data, thin
     (folder / "000.png").write_bytes((folder / "000.png").read_bytes()[:200])
     with pytest.raises(DataError, match="none of the 9 pictures without a plant"):
         loaded(data, folder)
-
-
-def test_a_sheet_of_a_batch_shows_them_too(data, things, tmp_path, monkeypatch):
-    monkeypatch.setattr("training.loading.data.NEGATIVES_SHARE", 0.3)
-    flags = ("--batch-size", 7, "--negatives", things, "--mix-share", 1)
-    recipe = command(data, tmp_path, *flags).recipe
-    show_batch(Manifest(data), RunInput.of(recipe), tmp_path / "batch.png")
-    tiles = (
-        np.asarray(Image.open(tmp_path / "batch.png")).reshape(3, 60, 3, 180, 3).swapaxes(1, 2).reshape(9, 60, 180, 3)
-    )
-    assert np.array_equal(tiles[7, :28], tiles[8, :28])  # the caption of both
-    assert all(tile[28:, :32].std() > 10 for tile in tiles)
 
 
 @pytest.mark.parametrize("kind", ["mixup", "cutmix"])
