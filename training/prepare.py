@@ -8,7 +8,6 @@ Commands:
   python training/prepare.py download data_5337 --root DIR  downloads data sets that are listed in a TOML file
   python training/prepare.py sources data_5337 --out DATA   several data sets, listed in a TOML file
   python training/prepare.py pack DATA --out PACKED         packs pictures into shards, for fast loading
-  python training/prepare.py verify PACKED                  compares every stored picture with its hash
   python training/prepare.py reduce LIST --out DIR          reduces the pictures of --negatives and --unknown alike
   python training/prepare.py negatives DIR --out LIST.csv   lists pictures without a plant of an iNaturalist folder
   python training/prepare.py drawn DIR                      draws class folders of invented plants, for rehearsals
@@ -69,12 +68,10 @@ from training.loading.shards import (
     PackOptions,
     Reduce,
     Stream,
-    Verify,
     infos,
     pack,
     reduce_pictures,
     stream,
-    verify,
     write_streamed_manifest,
 )
 from training.toml_file import Section, check_section
@@ -189,7 +186,7 @@ class Negatives(Section, frozen=True, kw_only=True):
     """Seed of the random choice."""
 
 
-Command = Folder | Table | InaturalistExport | Gbif | Download | Sources | Pack | Verify | Reduce | Negatives | Drawn
+Command = Folder | Table | InaturalistExport | Gbif | Download | Sources | Pack | Reduce | Negatives | Drawn
 
 
 def main() -> None:
@@ -206,8 +203,6 @@ def run(command: Command) -> None:
     match command:
         case Pack():
             pack(command)
-        case Verify():
-            verify(command)
         case Reduce():
             written, broken = reduce_pictures(command)
             print(f"{written:,} pictures in {command.out}; {broken:,} do not decode and are left out")

@@ -134,12 +134,14 @@ def train(command: Train) -> None:
         join,
         leave,
         lost_ranks,
+        require_compiler,
     )
     from training.engine.stop_signal import Stopped
     from training.monitor.memory import OutOfMemory, is_out_of_memory
 
     device = choose_device(command.recipe.hardware, int(os.environ.get("LOCAL_RANK", "0")))
     avoid_fragments(device)
+    require_compiler(command.recipe.hardware, device)
     if command.deterministic:
         choose_deterministic_kernels()
         hardware = replace(command.recipe.hardware, cudnn_benchmark=False)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from tests.training.loading.shards.prepared import require_hashes
 from tests.training.published_layouts import NUM_OUTPUTS, NUM_TAXA, write_published_layouts
 from training.dataset.manifest import Manifest
-from training.loading.shards import Verify, verify
 from training.prepare import Sources, prepare
 
 # Fault -> the code under which a preparation reports it.
@@ -66,7 +66,9 @@ def test_a_species_written_twice_is_one_output_and_a_synonym_one_taxon(rehearsed
 
 
 def test_what_was_packed_is_what_its_hashes_say(rehearsed):
-    assert verify(Verify(data=rehearsed.command.shards, workers=1)) == len(rehearsed.manifest)
+    packed = Manifest(rehearsed.command.shards)
+    require_hashes(packed)
+    assert len(packed) == len(rehearsed.manifest)
 
 
 def test_a_second_run_decodes_nothing_and_writes_the_same(rehearsed, capsys):

@@ -6,12 +6,15 @@ read without executing code in them, and checked with checksums.
 
 import math
 import os
+import re
 import shutil
 import zipfile
-from pathlib import Path
+from argparse import Namespace
+from pathlib import Path, PosixPath
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import torch
 from msgspec.structs import replace
 
@@ -25,6 +28,11 @@ BEST: Final = "best.pt"
 KEPT: Final = 3
 """Newest checkpoints that a run keeps, besides the best one."""
 _STEPS: Final = "step-*.pt"
+_INERT: Final[list[Any]] = [
+    *(Namespace, PosixPath, np.dtype, *(type(np.dtype(kind)) for kind in "?bhilBHILefd")),
+    *((np.float64(0).__reduce__()[0], f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+]
+"""What other programs keep beside their weights: settings, paths and NumPy's numbers."""
 
 
 class DamagedCheckpoint(CheckpointError):
@@ -160,8 +168,15 @@ def load_tensors(path: Path) -> object:
                 wrong = parts.testzip()
             if wrong is not None:
                 raise zipfile.BadZipFile(f"the checksum of {wrong} is wrong")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(_INERT):
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # RuntimeError, UnpicklingError, EOFError, ...
+        if other := re.search(r"GLOBAL (\S+)", str(error)):
+            raise CheckpointError(
+                f"{path} holds other things than tensors",
+                value=other[1],
+                remedy="save the weights alone: torch.save(network.state_dict(), FILE)",
+            ) from error
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         raise DamagedCheckpoint(
             f"the checkpoint {path} cannot be read", value=reason, remedy="use another one; it may be damaged"

@@ -6,10 +6,13 @@ of the hosts, not over NCCL, so that no host waits for its GPU.
 
 import ctypes
 import os
+import shutil
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Final, TypeVar, cast
 
 import torch
@@ -27,7 +30,7 @@ _M_MMAP_MAX: Final = -4
 _HAVE_BF16: Final = frozenset({"avx512_bf16", "amx_bf16"})  # flags of processors on which bf16 is faster than FP32
 Value = TypeVar("Value")
 # Below this, memory that is free in pieces too small for a new batch is missed, as after a change of the picture size.
-_SMALL_CARD_BYTES: Final = 13e9
+_SMALL_CARD_GB: Final = 13.0
 _TIMEOUT: Final = timedelta(minutes=30)  # one rank may end a validation sooner; a dead rank is noticed at once
 _LOST_RANK_MESSAGES: Final = ("Connection closed", "Connection reset", "NCCL")  # of Gloo and NCCL
 
@@ -66,9 +69,26 @@ def _no_gpu() -> RecipeError:
 
 
 def avoid_fragments(device: torch.device) -> None:
-    """Lets the memory of a small GPU be used in pieces that can grow; call it before the first allocation on it."""
-    if device.type == "cuda" and torch.cuda.get_device_properties(device).total_memory < _SMALL_CARD_BYTES:
+    """Lets the memory of a small GPU be used in pieces that can grow; call it before CUDA starts, which reads this."""
+    if device.type == "cuda" and any(card.memory_gb < _SMALL_CARD_GB for card in find_gpus()[0]):
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+
+
+def require_compiler(hardware: HardwareRecipe, device: torch.device) -> None:
+    """Checks that what a compiled network needs is installed.
+
+    Raises:
+        RecipeError: There is no compiler, or Python's headers are missing.
+    """
+    variable, names = ("CC", ("gcc", "clang")) if device.type == "cuda" else ("CXX", ("g++", "clang++"))
+    compiler = next(filter(shutil.which, [os.environ[variable]] if variable in os.environ else names), None)
+    if hardware.compile == "off" or (compiler and Path(sysconfig.get_path("include"), "Python.h").exists()):
+        return
+    raise RecipeError(
+        "the network cannot be compiled on this machine",
+        value=f"compile = {hardware.compile}, and no {'Python.h' if compiler else names[0]}",
+        remedy="install gcc, g++ and python3-dev, or pass --compile off",
+    )
 
 
 def keep_freed_memory(hardware: HardwareRecipe) -> bool:

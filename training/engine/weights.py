@@ -25,6 +25,9 @@ from training.recipe import NetworkRecipe, Recipe
 
 _HUB_TIMEOUT_S: Final = 5.0
 _HUB_FILE: Final = "model.safetensors"  # the name of timm's weights in each of its repositories
+_STATES: Final = ("state_dict_ema", "state_dict", "model", "model_state_dict")
+"""Where timm, Lightning, torchvision and PyTorch's tutorials keep weights in what they save, a moving average first."""
+_PREFIXES: Final = ("module.", "_orig_mod.", "model.", "net.", "backbone.")
 SUFFICIENT_BATCH: Final = 16
 """From this batch size on, BatchNorm is not changed: below it, the error grows fast (Wu and He 2018, figure 1)."""
 SMALL_BATCH: Final = 8
@@ -117,15 +120,29 @@ def _from_file(path: Path, network: PlantNetwork) -> _Saved:
         return _Saved(_prefixed(state), bundle.taxonomy.output_keys, name, bundle.record.architecture.name)
     if path.suffix == ".safetensors":
         return _Saved(_translated(_read_safetensors(path), network))
-    content = load_tensors(path)
+    content: Any = load_tensors(path)
     if isinstance(content, dict) and "network" in content:  # our own checkpoint
         state = dict(content.get("ema") or content["network"])
         return _Saved(state, content.get("output_keys"), architecture=content.get("architecture", ""))
-    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):  # as timm and Lightning save it
-        content = content["state_dict"]
+    name = ""
+    if keys := [key for key in _STATES if isinstance(content, dict) and isinstance(content.get(key), dict)]:
+        content = content[keys[0]]
+        name = f"{path}, {keys[0]}"
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise CheckpointError("the file holds no state dict", value=path, remedy="save the network's state_dict()")
-    return _Saved(_translated(content, network))
+    return _Saved(_translated(_without_prefixes(content, network), network), name=name)
+
+
+def _without_prefixes(state: dict[str, Any], network: PlantNetwork) -> dict[str, Any]:
+    """Takes off what trainers and compilers put before the names, where that makes them those of the network."""
+    own = network.timm_model.state_dict().keys()
+    found = state
+    while not own & timm_names(found).keys():
+        prefix = next((each for each in _PREFIXES if any(name.startswith(each) for name in found)), None)
+        if prefix is None:
+            return state
+        found = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
+    return found
 
 
 def _translated(state: dict[str, Any], network: PlantNetwork) -> dict[str, Tensor]:

@@ -145,11 +145,11 @@ class PictureLoader(DataLoader[Any]):
             message = [line for line in str(error).splitlines() if line.strip(" .")][-1]
             raise DataError(message.removeprefix("models.errors.DataError: ").rstrip(".")) from None
         except RuntimeError as error:
-            if not str(error).startswith("DataLoader worker"):
+            if not str(error).startswith("DataLoader worker") and "shared memory" not in str(error):
                 raise
             raise DataError(
                 "a loader process was killed",
-                value=str(error).splitlines()[0],
+                value=str(error).splitlines()[-1],
                 remedy="if memory or shared memory ran out, use fewer --workers",
             ) from None
 
@@ -207,7 +207,10 @@ def training_loader(
     options = _worker_options(recipe.data, persistent=persistent)
     largest_px = max(recipe.pictures.picture_px, *(side_px for _, side_px in recipe.pictures.progressive), 0)
     pictures_of_batch = recipe.schedule.batch_size + sum(per_batch for _, per_batch in added)
-    _require_shared_memory(options["num_workers"], 3 * largest_px**2 * pictures_of_batch)
+    _require_shared_memory(
+        options["num_workers"],
+        3 * max(largest_px**2 * pictures_of_batch, inputs.spec.height * inputs.spec.width * EVALUATION_BATCH),
+    )
     loader = PictureLoader(pictures, batch_sampler=batches, collate_fn=collate_channels_last, pin_memory=pin, **options)
     return loader, batches
 
@@ -227,12 +230,14 @@ def still_loader(
     They stay uint8, a quarter of the bytes, in channels-last memory format, as training batches are.
     """
     indexes = [SampleIndex(0, row, 0) for row in rows.tolist()]
+    options = _worker_options(data, persistent=False)
+    _require_shared_memory(options["num_workers"], 3 * spec.height * spec.width * batch_size)
     return PictureLoader(
         PictureDataset(PictureStore(manifest), None, spec, 0, added),
         batch_sampler=[indexes[first : first + batch_size] for first in range(0, len(indexes), batch_size)],
         collate_fn=collate_channels_last,
         pin_memory=pin,
-        **_worker_options(data, persistent=False),
+        **options,
     )
 
 

@@ -1,7 +1,7 @@
 import os
 import platform
+import re
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -58,13 +58,29 @@ def cards(monkeypatch):
 
 
 @from_table
-def test_a_small_card_gets_memory_that_grows_in_place_unless_the_user_says_otherwise(gigabytes, expected, monkeypatch):
-    card = SimpleNamespace(total_memory=gigabytes * 1e9)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
+def test_a_small_card_gets_memory_that_grows_in_place_unless_the_user_says_otherwise(
+    gigabytes, expected, monkeypatch, cards
+):
+    cards += [Gpu("any", gigabytes), Gpu("large", 80)]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", None)  # which would start CUDA
     for given, found in (({}, expected), ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, "max_split_size_mb:64")):
         monkeypatch.setattr(os, "environ", given)
         device.avoid_fragments(torch.device("cuda", 0))
         assert given.get("PYTORCH_ALLOC_CONF") == found
+
+
+@pytest.mark.parametrize(("kind", "variable", "lacking"), [("cpu", "CXX", "g++"), ("cuda", "CC", "gcc")])
+def test_without_a_compiler_a_recipe_that_compiles_is_refused_at_once(kind, variable, lacking, monkeypatch):
+    monkeypatch.setenv(variable, "/nowhere")
+    compiled = HardwareRecipe(compile="default")
+    with pytest.raises(RecipeError, match=rf"compile = default, and no {re.escape(lacking)}.*--compile off"):
+        device.require_compiler(compiled, torch.device(kind))
+    device.require_compiler(HardwareRecipe(), torch.device(kind))
+    monkeypatch.setenv(variable, sys.executable)  # anything that is there
+    device.require_compiler(compiled, torch.device(kind))
+    monkeypatch.setattr("sysconfig.get_path", lambda _name: "/nowhere")
+    with pytest.raises(RecipeError, match=r"no Python\.h"):
+        device.require_compiler(compiled, torch.device(kind))
 
 
 @from_table

@@ -1,8 +1,11 @@
+import argparse
 import pickle
 import socket
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -20,6 +23,19 @@ from training.recipe import NetworkRecipe, Recipe
 from training.train import main
 
 NAME = "test_efficientnet"
+
+
+def under(prefix, state):
+    return {f"{prefix}{name}": value for name, value in state.items()}
+
+
+BESIDE = {"args": argparse.Namespace(out=Path("x")), "best": np.float64(0.3), "epoch": 3}
+WRAPPED = {
+    "timm": lambda state: {"state_dict": {}, "state_dict_ema": state, **BESIDE},
+    "torchvision": lambda state: {"model": under("module.", state), **BESIDE},
+    "tutorial": lambda state: {"model_state_dict": under("module._orig_mod.", state)},
+    "Lightning": lambda state: {"state_dict": {**under("net.", state), "criterion.weight": torch.ones(7)}},
+}
 
 
 def timm_state(num_classes, seed=1):
@@ -42,8 +58,8 @@ def save(kind, state, folder):
     path = folder / ("weights.safetensors" if kind == "safetensors" else "weights.pth")
     if kind == "safetensors":
         save_file(state, path)
-    elif kind == "wrapped":
-        torch.save({"state_dict": state, "epoch": 3}, path)
+    elif kind in WRAPPED:
+        torch.save(WRAPPED[kind](state), path)
     elif kind == "own names":
         torch.save({f"timm_model.{name}": value for name, value in state.items()}, path)
     else:
@@ -59,7 +75,7 @@ def test_none_leaves_a_new_network_with_its_drop_path_as_it_is():
     assert network.timm_model.blocks[-1].drop_path1.drop_prob == 0.25
 
 
-@pytest.mark.parametrize("kind", ["timm", "wrapped", "own names", "safetensors"])
+@pytest.mark.parametrize("kind", ["plain", "own names", "safetensors", *WRAPPED])
 def test_a_state_dict_fills_what_has_its_shape_says_so_and_is_refused_by_another_network(kind, tmp_path):
     state = timm_state(3)
     path = save(kind, state, tmp_path)

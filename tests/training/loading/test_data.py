@@ -140,10 +140,17 @@ def test_still_pictures_are_those_of_the_service_before_they_are_normalized(mani
 
 def test_too_little_shared_memory_is_an_error_before_the_first_step(data, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _place: shutil._ntuple_diskusage(64e6, 0, 64e6))
-    recipe = command(data, tmp_path / "run", "--workers", 8, "--batch-size", 16, "--picture-px", 380).recipe
+    recipe = command(
+        data, tmp_path / "run", "--workers", 8, "--batch-size", 16, "--picture-px", 380, "--serve-px", 64
+    ).recipe
     with pytest.raises(DataError, match=r"64 MB are free .*222 MB for 4 batches of each of 8 processes.*--shm-size"):
         training_loader(Manifest(data), RunInput.of(recipe), pin=False)
-    few = command(data, tmp_path / "run", "--workers", 2, "--batch-size", 16, "--picture-px", 380).recipe
+    validated = command(data, tmp_path / "run", "--workers", 2, "--serve-px", 512).recipe
+    with pytest.raises(DataError, match="expected 201 MB"):
+        training_loader(Manifest(data), RunInput.of(validated), pin=False)
+    few = command(
+        data, tmp_path / "run", "--workers", 2, "--batch-size", 16, "--picture-px", 380, "--serve-px", 64
+    ).recipe
     training_loader(Manifest(data), RunInput.of(few), pin=False)
 
 

@@ -1,13 +1,26 @@
 """Prepared data of a few drawn pictures, written without going through prepare."""
 
 import hashlib
+import tarfile
 
 from models.preprocess import upright_size
 from tests.models.pictures import encode, exif
 from tests.training.small import draw, make_taxonomy, write_data
+from training.loading.storage import PictureStore
 
 OPTIONS = {"short_side_px": 64, "shard_mb": 0.02, "workers": 1}
 COLORS = ("crimson", "royalblue", "gold", "orchid")
+
+
+def require_hashes(manifest):
+    """Asserts that each stored picture has the bytes whose hash the manifest holds, in a tar of such members."""
+    stored = PictureStore(manifest).read_many([*range(len(manifest))])
+    assert [hashlib.sha256(data).hexdigest() for data in stored] == manifest.table["sha256"].to_pylist()
+    for path in manifest.folder.glob("*.tar"):
+        with tarfile.open(path) as tar:
+            offsets = {member.offset_data: member.size for member in tar}
+        own = [place for place in map(manifest.place, range(len(manifest))) if place.file == str(path)]
+        assert {place.offset: place.length for place in own}.items() <= offsets.items()
 
 
 def picture_bytes(variant=0, size=(80, 64), image_format="JPEG", orientation=1):
