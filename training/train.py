@@ -76,6 +76,9 @@ def main() -> None:
     """Trains with the arguments of the command line; a rank that failed does not wait for the others."""
     with clear_errors():
         command = parse(sys.argv[1:])
+    # Threads that wait for each other shall sleep: on a busy machine those that spin take the cores from the others.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
     import torch.distributed as dist
 
     from training.engine.device import exit_now, keep_freed_memory
