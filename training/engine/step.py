@@ -26,7 +26,7 @@ from training.engine.losses import (
     plant_figures,
     plant_loss,
 )
-from training.engine.weights import choose_norms, freeze_backbone, freeze_norms, keep_frozen_statistics
+from training.engine.weights import choose_norms, freeze_backbone, freeze_norms
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.negatives import RunInput, num_plants, num_unknown
 from training.monitor.monitor import StepClock
@@ -166,7 +166,6 @@ class Engine:
         self.network.train()
         if self.norms.kind == "frozen":
             freeze_norms(self.network)
-        keep_frozen_statistics(self.network)
 
     def micro_step(self, pixels: Tensor, labels: Tensor, *, step: int, index: int = 0, window: int = 1) -> None:
         """Adds the gradients of a micro-batch; after the last one of its window the optimizer steps.

@@ -252,7 +252,7 @@ def choose_norms(network: nn.Module, recipe: Recipe) -> NormChoice:
             value="norms = frozen with weights = none",
             remedy="use --weights imagenet or a file, or another --norms",
         )
-    if norms == "frozen":
+    if norms == "frozen" or recipe.network.frozen_stages == "all":
         return NormChoice("frozen", False, "BatchNorm keeps its pretrained statistics, as requested")
     if norms == "leave":
         return NormChoice("leave", False, f"{_PER_BATCH}, as requested")
@@ -277,13 +277,6 @@ def freeze_backbone(network: PlantNetwork, recipe: NetworkRecipe) -> None:
         parameter.requires_grad_(False)
 
 
-def keep_frozen_statistics(network: nn.Module) -> None:
-    """Keeps the statistics of each BatchNorm whose weights are frozen; call it after each `network.train()`."""
-    for norm in batch_norms(network):
-        if not any(parameter.requires_grad for parameter in norm.parameters(recurse=False)):
-            norm.training = False  # not norm.eval(), which would switch off dropout inside timm's norms
-
-
 def freeze_norms(network: nn.Module) -> None:
     """Freezes the statistics, scales and shifts of every BatchNorm; call it after each `network.train()`.
 
@@ -292,7 +285,7 @@ def freeze_norms(network: nn.Module) -> None:
     for norm in batch_norms(network):
         for parameter in norm.parameters(recurse=False):
             parameter.requires_grad_(False)
-    keep_frozen_statistics(network)
+        norm.training = False  # not norm.eval(), which would switch off dropout inside timm's norms
 
 
 def batch_norms(network: nn.Module) -> list[_BatchNorm]:
