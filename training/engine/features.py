@@ -84,8 +84,10 @@ def _run(
 
 def _key(inputs: RunInput, manifest: Manifest, network: PlantNetwork, device: torch.device) -> str:
     """Returns the hash of all that features depend on: pictures, their preprocessing, weights and precision."""
-    told = (manifest.sha256, inputs.negatives.sha256, inputs.unknown.sha256, inputs.spec)
-    digest = hashlib.sha256(msgspec.json.encode([*told, str(amp_dtype(inputs.recipe.hardware, device))]))
+    # Another folder may have pictures of the same names, as 0001.jpg.
+    added = [(each.sha256, [path.stat().st_size for path in each.paths]) for each in (inputs.negatives, inputs.unknown)]
+    told = (manifest.sha256, added, inputs.spec, str(amp_dtype(inputs.recipe.hardware, device)))
+    digest = hashlib.sha256(msgspec.json.encode(told))
     head = {id(parameter) for parameter in network.head_parameters()}
     for name, value in network.state_dict(keep_vars=True).items():
         if id(value) not in head:

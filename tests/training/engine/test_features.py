@@ -30,8 +30,7 @@ def flags(tmp_path, data, finished_run):
 
 
 def weights_of(run):
-    checkpoint = read_checkpoint(run / "last.pt")
-    return checkpoint.network
+    return read_checkpoint(run / "last.pt").network
 
 
 def test_only_the_classifier_learns_and_a_second_run_computes_no_feature(flags, finished_run):
@@ -60,6 +59,10 @@ def test_features_are_those_of_the_service_and_stand_beside_their_label(flags):
     other = stored_features(inputs, manifest, network, CPU, Ranks())
     assert not np.array_equal(other.values, found.values), "those of other weights"
     assert labels.tolist() == [*manifest.labels[rows].tolist(), -1, -2]  # 12 things, then 5 plants of no class
+    first, second, *_ = inputs.negatives.paths
+    first.write_bytes(second.read_bytes())
+    anew = stored_features(inputs, manifest, network, CPU, Ranks())
+    assert torch.equal(*anew.of(np.array([-1, -2]))[0]), "those of another folder with the same names"
 
 
 def test_a_run_that_is_killed_goes_on_with_the_next_part(flags, monkeypatch):
