@@ -42,8 +42,7 @@ def stored_features(
     folder = manifest.folder / f"features-{_key(inputs, manifest, network, device)[:16]}"
     parts = [rows[first : first + PART_PICTURES] for first in range(0, len(rows), PART_PICTURES)]
     files = [folder / f"{number:05}.npy" for number in range(len(parts))]
-    missing = [number for number, file in enumerate(files) if not file.exists()]
-    own = missing[ranks.rank :: ranks.num_ranks]
+    own = [number for number in range(ranks.rank, len(files), ranks.num_ranks) if not files[number].exists()]
     folder.mkdir(exist_ok=True)
     found = _run(inputs, manifest, network.to(device), device, np.concatenate([rows[:0], *(parts[at] for at in own)]))
     waiting = np.empty((0, network.num_features), np.float16)

@@ -61,7 +61,10 @@ def test_features_are_those_of_the_service_and_stand_beside_their_label(flags):
     assert labels.tolist() == [*manifest.labels[rows].tolist(), -1, -2]  # 12 things, then 5 plants of no class
     first, second, *_ = inputs.negatives.paths
     first.write_bytes(second.read_bytes())
-    anew = stored_features(inputs, manifest, network, CPU, Ranks())
+    with patch.object(Ranks, "sum"), patch("training.engine.features.PART_PICTURES", 16):
+        with pytest.raises(FileNotFoundError):  # of the parts of the other rank, for which nothing waits here
+            stored_features(inputs, manifest, network, CPU, Ranks(0, 2))
+        anew = stored_features(inputs, manifest, network, CPU, Ranks(1, 2))
     assert torch.equal(*anew.of(np.array([-1, -2]))[0]), "those of another folder with the same names"
 
 
