@@ -200,7 +200,7 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
 
 def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torch.device", ranks: "Ranks") -> None:
     """Starts or resumes the run, trains, and says what comes next."""
-    from training.engine.checkpoint import BEST, LAST
+    from training.engine.checkpoint import BEST, LAST, CheckpointFolder
     from training.engine.features import stored_features
     from training.engine.loop import Trainer
     from training.engine.weights import load_weights, new_network
@@ -214,8 +214,9 @@ def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torc
         network = new_network(recipe, len(manifest.taxonomy.outputs))
     loaded = ""  # a resumed run loads its weights from the checkpoint
     is_frozen = recipe.network.frozen_stages == "all"
-    if not resumes or is_frozen:
-        loaded = load_weights(network, weights, manifest.taxonomy.output_keys)
+    if not resumes or is_frozen:  # a resumed run has features of its own weights, whatever became of the file
+        start = CheckpointFolder(folder).newest()[0] if resumes else weights
+        loaded = load_weights(network, str(start), manifest.taxonomy.output_keys)
         if ranks.is_main:
             print(loaded)
     if is_frozen:
@@ -233,11 +234,9 @@ def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torc
             write_json(folder / RECIPE_COPY, recipe_to_store(recipe))
         position = trainer.run(command.max_steps or math.inf, command.max_seconds or math.inf)
     if ranks.is_main:
-        found = "nothing was validated"
-        name = LAST
-        if position.best >= 0:
-            found = f"best validation top-1 {position.best:.1%}"
-            name = BEST
+        is_validated = position.best >= 0
+        found = f"best validation top-1 {position.best:.1%}" if is_validated else "nothing was validated"
+        name = BEST if is_validated else LAST
         print(f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; {found}")
         tell_next(f"python training/evaluate.py --checkpoint {folder / name} --data {recipe.data.data}")
 

@@ -82,7 +82,8 @@ def test_a_run_that_is_killed_goes_on_with_the_next_part(flags, monkeypatch):
         train(command(*flags))
     kept = {path: path.stat().st_mtime_ns for path in data.glob("features-*/*")}
     assert len(kept) == 2
-    run_training(*flags)
+    run_training(*flags, "--max-steps", 1)
+    run_training(*flags, "--resume", "--weights", "moved.pt")
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert len([*data.glob("features-*/*")]) == 4  # of 33 plants, 12 things and 5 others
     monkeypatch.setattr("training.engine.features.PART_PICTURES", 4096)
