@@ -282,10 +282,11 @@ def fit_joint(
 ) -> Iterator[JointRule]:
     """Fits a rule for each number of pictures, on groups of calibration pictures that share none.
 
-    They are of one plant if the data have enough, else of one taxon, and those of strangers are of one genus. Where too
-    few groups get a name of a rank, its threshold is that of fewer pictures, and nothing is proved; where too few get
-    none, so is what is known of guesses. Pictures add up to
-    no more than independent ones would, whose logits are summed: groups without an error would have any confidence.
+    They are of one plant if the data have enough, else of one taxon, and those of strangers are of one genus; without
+    enough of the former, or any of the latter, there are no further rules. Where too few groups get a name of a rank,
+    its threshold is that of fewer pictures, and nothing is proved; where too few get none, so is what is known of
+    guesses. Pictures add up to no more than independent ones would, whose logits are summed: groups without an error
+    would have any confidence.
     """
     alone = outputs.score(model)
     alone = HeadInputs.of(alone, outputs).judge(alone, heads.tables)
@@ -308,6 +309,8 @@ def fit_joint(
         others = None
         if heads.unknown is not None and heads.others is not None:
             groups_GB = groups_of(heads.unknown.names.group_M, number)
+            if not len(groups_GB):
+                return
             unknown = UnknownPlants(
                 means(heads.unknown.outputs, groups_GB), heads.unknown.names.subset(groups_GB[:, 0])
             )

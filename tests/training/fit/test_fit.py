@@ -48,11 +48,11 @@ def places(calibration):
 
 
 def strangers():
-    """Ten plants of each of 60 genera, of which the network knows every fourth; of three sources."""
+    """Ten plants of each of 60 kinds, three of a genus, of which the network knows every fourth; of three sources."""
     genus_M = np.arange(60).repeat(10)
     near_M = genus_M % 4 == 0
     label_M = genus_M % NUM_TAXA
-    names = UnknownNames(genus_M % 3, genus_M, np.zeros(600, bool), label_M, near_M, near_M | (genus_M % 2 == 0))
+    names = UnknownNames(genus_M % 3, np.arange(600) // 3, np.zeros(600, bool), label_M, near_M, near_M | (genus_M % 2 == 0))
     others = np.random.default_rng(9).normal(size=(60, NUM_FEATURES))
     outputs = drawn(np.where(near_M[:, None], ALIKE[label_M], others[genus_M]), 8)
     return Drawn(outputs, "strangers", names=names)
@@ -123,6 +123,7 @@ def test_the_numbers_are_those_that_are_stored(name):
 
 def test_a_model_knows_the_limits_and_promises_of_its_mistaken_taxa():
     model = fit("all").model
+    assert [rule.num_pictures for rule in model.joint] == [2, 3], "no four strangers are of one genus"
     assert model.mistaken.threshold != model.thresholds.species
     limits = [model.mistaken.threshold, model.thresholds.species]
     assert model.threshold("species", np.array([0, 19])).tolist() == limits
