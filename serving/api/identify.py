@@ -359,7 +359,7 @@ def _identification(
     plant = answered.plant
     predictions = partial(_predictions, answered, languages)
     record = answered.loaded.bundle.record
-    told = [*plant.taxa, *plant.look_alikes, *(each.taxon for each in plant.harmful)]
+    told = _possible([*plant.taxa, *plant.look_alikes, *(each.taxon for each in plant.harmful)], question)
     if plant.verdict.rank == "not_a_plant":
         told = []
     return Identification(
