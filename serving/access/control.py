@@ -125,7 +125,7 @@ class AccessControl:
     def __init__(self, keys: ApiKeys | None = None, rate_limiter: RateLimiter | None = None) -> None:
         self._keys = keys
         self._rate_limiter = rate_limiter
-        self._sent: Counter[str] = Counter()  # name of a key with a quota -> its requests of the day
+        self._sent: Counter[str] = Counter()  # name of a key with a quota -> its questions of the day
         self._day = 0
 
     @property
@@ -192,10 +192,10 @@ class AccessControl:
         return {} if self._rate_limiter is None else self._rate_limiter.acquire(client, num_requests)
 
     def count_for_the_day(self, name: str) -> None:
-        """Counts a request of a key that may send a number of them a day.
+        """Counts a question of a key that may ask about some plants a day; a page sends more requests with each.
 
         Raises:
-            RateLimited: It has sent as many since midnight UTC, or since the service was started.
+            RateLimited: It has asked about as many since midnight UTC, or since the service was started.
         """
         per_day = self._keys and self._keys.per_day.get(name)
         if not per_day:
@@ -206,8 +206,8 @@ class AccessControl:
             self._sent.clear()
         if self._sent[name] >= per_day:
             raise RateLimited(
-                "the API key has sent as many requests as it may in a day",
-                value=f"{per_day} requests since midnight UTC",
+                "the API key has asked about as many plants as it may in a day",
+                value=f"{per_day} plants since midnight UTC",
                 limit=f"at most {per_day} a day",
                 remedy="try again after midnight UTC, or ask the operator for more",
                 retry_after_s=_DAY_S - second,

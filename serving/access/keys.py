@@ -36,11 +36,11 @@ class ApiKey(msgspec.Struct, frozen=True, gc=False):
     """Hash of the secret, lower-case hexadecimal."""
     is_admin: bool = False
     per_day: int = 0
-    """How many requests it may send a day; 0 for any number."""
+    """How many plants it may ask about a day; 0 for any number."""
 
     @property
     def line(self) -> str:
-        """The line to store, without the requests a day, which the operator adds."""
+        """The line to store, without the identifications a day, which the operator adds."""
         return f"{self.name} {self.sha256}" + (" admin" if self.is_admin else "")
 
 
@@ -64,10 +64,10 @@ class ApiKeys:
 def read_keys(text: str = "", file: Path | None = None) -> ApiKeys | None:
     """Reads API keys, one per line: `NAME SHA256HEX`.
 
-    After it may come `admin` for a key that may make admin calls, and a number of requests a day such as `500/day`.
-    Empty lines and lines that start with # are skipped. Error messages give the line number but never the content,
-    because someone may have stored the secret in place of its hash. In `text` commas also separate keys, because an
-    environment variable usually has only one line.
+    After it may come `admin` for a key that may make admin calls, and a number of identifications a day such as
+    `500/day`. Empty lines and lines that start with # are skipped. Error messages give the line number but never the
+    content, because someone may have stored the secret in place of its hash. In `text` commas also separate keys,
+    because an environment variable usually has only one line.
 
     Returns:
         The keys, or None if neither was given: the service is then open to everybody. A file without keys gives none

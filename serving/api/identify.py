@@ -132,7 +132,7 @@ async def answer_pictures(
     Args:
         request: Its body holds the pictures.
         deps: The components.
-        client: Who asks; its rate is counted.
+        client: Who asks; its questions of the day are counted.
         query: The parameters outside of the body, which take precedence over the fields of a form.
         deadline_s: Longest time from the complete upload to the answer, seconds.
         names: The names of the form's fields.
@@ -140,6 +140,7 @@ async def answer_pictures(
     with deps.live_bundle.current.in_use() as loaded:
         loaded.selector.select(query.get("taxa", ()))  # refuses unknown names before the upload
         async with deps.admission.enter(client.identity) as admitted:
+            deps.access.count_for_the_day(client.name)
             body = await read(request, admitted, deps, names)
             asked = parse_parameters(body.fields, query)
             question, ignored = loaded.question(asked)
@@ -165,7 +166,6 @@ def authorize(
         client = deps.access.authorize(request.headers, address, secret)
     request.scope["state"]["client"] = client.name
     request.scope["state"]["quota"] = deps.access.limit(client.identity)
-    deps.access.count_for_the_day(client.name)
     return client
 
 

@@ -52,7 +52,9 @@ def strangers():
     genus_M = np.arange(60).repeat(10)
     near_M = genus_M % 4 == 0
     label_M = genus_M % NUM_TAXA
-    names = UnknownNames(genus_M % 3, np.arange(600) // 3, np.zeros(600, bool), label_M, near_M, near_M | (genus_M % 2 == 0))
+    names = UnknownNames(
+        genus_M % 3, np.arange(600) // 3, np.zeros(600, bool), label_M, near_M, near_M | (genus_M % 2 == 0)
+    )
     others = np.random.default_rng(9).normal(size=(60, NUM_FEATURES))
     outputs = drawn(np.where(near_M[:, None], ALIKE[label_M], others[genus_M]), 8)
     return Drawn(outputs, "strangers", names=names)
