@@ -26,7 +26,7 @@ from training.engine.losses import (
     plant_figures,
     plant_loss,
 )
-from training.engine.weights import choose_norms, freeze_backbone, freeze_norms
+from training.engine.weights import choose_norms, freeze_norms
 from training.loading.augment import BatchMixer, Normalizer
 from training.loading.negatives import RunInput, num_plants, num_unknown
 from training.monitor.monitor import StepClock
@@ -106,7 +106,8 @@ class Engine:
         allow_tf32(device, recipe.hardware.tf32)
         self._memory_format = torch.channels_last if recipe.hardware.channels_last else torch.contiguous_format
         self.norms = choose_norms(network, recipe)
-        freeze_backbone(network, recipe.network)
+        for parameter in network.backbone_parameters() if recipe.network.frozen_stages == "all" else ():
+            parameter.requires_grad_(False)
         self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
         self._trained: PlantNetwork | WithPlantOutput = self.network
         self.plant_output: nn.Linear | None = None

@@ -21,7 +21,7 @@ from models.bundle import load_bundle
 from models.errors import CheckpointError, RecipeError
 from models.network import TIMM_MODEL, PlantNetwork, timm_names
 from training.engine.checkpoint import DamagedCheckpoint, load_tensors
-from training.recipe import NetworkRecipe, Recipe
+from training.recipe import Recipe
 
 _HUB_TIMEOUT_S: Final = 5.0
 _HUB_FILE: Final = "model.safetensors"  # the name of timm's weights in each of its repositories
@@ -269,12 +269,6 @@ def choose_norms(network: nn.Module, recipe: Recipe) -> NormChoice:
     if size < SMALL_BATCH:
         explanation += f"; random weights train better with a --batch-size of {SMALL_BATCH} or more"
     return NormChoice("leave", True, explanation)
-
-
-def freeze_backbone(network: PlantNetwork, recipe: NetworkRecipe) -> None:
-    """Freezes all weights but those of the classifier, if the recipe says so."""
-    for parameter in network.backbone_parameters() if recipe.frozen_stages == "all" else ():
-        parameter.requires_grad_(False)
 
 
 def freeze_norms(network: nn.Module) -> None:

@@ -66,9 +66,10 @@ class PictureDataset(Dataset[tuple[Tensor, int]]):
         return batch + [self._of_no_class(index) for index in indexes if index.row < 0]
 
     def _pixels(self, data: bytes, index: SampleIndex) -> Tensor:
-        if self._augment is None:
-            return _as_served(data, self._spec)
-        return random_input(data, self._augment, self._spec, index.side_px)
+        if self._augment is not None:
+            return random_input(data, self._augment, self._spec, index.side_px)
+        image = read_picture(data, min_side_px=needed_side_px(self._spec)).image
+        return torch.from_numpy(np.array(cropped_and_resized(image, self._spec))).permute(2, 0, 1)
 
     def _of_no_class(self, index: SampleIndex) -> tuple[Tensor, int]:
         """A picture of no class, augmented as plants are; the next one takes the place of one that is damaged."""
@@ -84,12 +85,6 @@ class PictureDataset(Dataset[tuple[Tensor, int]]):
             value=f"first {of.paths[0]}",
             remedy="restore them, or correct --negatives and --unknown",
         )
-
-
-def _as_served(data: bytes, spec: InputSpec) -> Tensor:
-    """Decodes a picture as the service does; shape (3, height, width), uint8, channels last in memory."""
-    image = read_picture(data, min_side_px=needed_side_px(spec)).image
-    return torch.from_numpy(np.array(cropped_and_resized(image, spec))).permute(2, 0, 1)
 
 
 class Features(msgspec.Struct, frozen=True, eq=False):
