@@ -118,5 +118,7 @@ def test_a_list_gives_its_pictures_of_known_taxa(manifest, tmp_path):
     assert astuple(example) == (taxonomy.taxa[1].taxon_id, "00001-0.webp", "Ada", "CC-BY-4.0", "https://example.org/1")
     with pytest.raises(DataError, match=r"line 2 of .*shown.csv has a picture that may not be shown"):
         found(LISTED.format(picture=picture).replace("CC BY", "CC BY-ND"))
+    with pytest.raises(DataError, match=r"line 2 of .*shown.csv has a picture that cannot be read .*JPEG"):
+        found(LISTED.format(picture="shown.csv"))
     with pytest.raises(DataError, match="names no taxon"):
         found(LISTED.format(picture=picture).replace("Rosa", "Salix"))

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from models.calibration import unit_length
-from models.errors import DataError
+from models.errors import DataError, PictureError
 from models.examples import Example
 from models.metrics import Whole
 from models.outputs import Rows
@@ -65,7 +65,6 @@ def listed_pictures(path: Path, taxonomy: Taxonomy) -> Iterator[tuple[Example, b
     Raises:
         DataError: The list cannot be read or lacks a column, names no taxon of the taxonomy, or has a picture that
             cannot be read or whose license does not allow to show it.
-        PictureError: A picture does not decode.
     """
     position_of = taxon_finder(taxonomy)
     number = Counter[int]()
@@ -85,7 +84,15 @@ def listed_pictures(path: Path, taxonomy: Taxonomy) -> Iterator[tuple[Example, b
         example = Example(
             taxonomy.taxa[index].taxon_id, file, cells["author"], license_id(cells["license"]), cells["source"]
         )
-        yield example, _small((path.parent / cells["path"]).read_bytes())
+        try:
+            small = _small((path.parent / cells["path"]).read_bytes())
+        except (OSError, PictureError) as error:
+            raise DataError(
+                f"line {line} of {path} has a picture that cannot be read",
+                value=error,
+                remedy="restore it, or take it out of the list",
+            ) from error
+        yield example, small
     if not number:
         raise DataError(f"{path} names no taxon of the data", remedy="write the scientific names as in the data")
 
