@@ -6,8 +6,8 @@ import { MAX_PICTURES } from "./service.js";
 const FORMAT = "botanify-plants";
 const VERSION = 1;
 const LONGEST_ID = 128; // as the service has it
-const LONGEST_TEXT = 500; // of a note, as plants.js has it
-const MOST_EARLIER = 100; // photographs of plants that were joined
+const LONGEST_TEXT = 5000; // of the notes of plants that were joined, 500 each
+const MOST_EARLIER = 1000; // photographs of plants that were joined
 const LONGEST_ANSWER = 1_000_000; // in characters: a hundred candidates take some 50,000
 const PICTURE = /^data:(image\/(?:jpeg|png|webp));base64,([A-Za-z0-9+/]+=*)$/;
 
