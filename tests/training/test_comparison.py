@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from models.errors import DataError
 from models.ranking import Thresholds
+from tests.make import cases
 from tests.models.tiny import bundle_record, genus_only, species, taxonomy_of
 from tests.training.color_bundles import good_weights, prepare_flowers, seal_color_bundle
 from tests.training.small import prepare_folder, write_data
@@ -170,17 +171,7 @@ def test_species_that_neither_knows_is_a_stranger_and_a_genus_is_not(tmp_path):
         assert sorted(ids) == [*unknown, names[0].taxon_id]
 
 
-@pytest.mark.parametrize(
-    ("loss", "low", "refused", "accepted"),
-    [
-        (0.0, 0.0, False, True),
-        (0.019, -0.001, False, True),
-        (0.021, -0.001, True, True),
-        (0.005, 0.001, True, True),
-        (0.005, 0.00001, False, True),
-        (0.021, 0.001, True, False),
-    ],
-)
+@pytest.mark.parametrize(("loss", "low", "refused", "accepted"), cases(__file__, "losses"))
 def test_loss_of_an_answer_is_refused_if_it_is_proved_or_above_its_margin(loss, low, refused, accepted):
     share = PairedShare(0.9, 0.9 - loss, loss, (low, 0.1), num_pictures=90, num_plants=90)
     shares = AnswerShares(names_right=None, named=share, strangers_named=None, ece=PairedShare(0, 0, 0, (0, 0), 9, 9))

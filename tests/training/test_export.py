@@ -10,6 +10,7 @@ from models.bundle import load_bundle
 from models.errors import BundleError, DataError, RecipeError
 from models.network import PlantNetwork
 from models.preprocess import picture_to_input
+from tests.make import cases
 from tests.training.small import prepare_folder
 from training.dataset.manifest import Manifest
 from training.engine.checkpoint import read_checkpoint
@@ -156,14 +157,7 @@ def test_shards_may_lie_where_the_training_read_them(exporting, data, tmp_path, 
     assert load_bundle(sealed.folder).network("fp32").checks[0].num_pictures == 3
 
 
-@pytest.mark.parametrize(
-    ("others", "version"),
-    [
-        ([], "1.0.0"),
-        ([("data", "1.0.0"), ("data", "1.10.2"), ("data", "1.9.0"), ("rosa", "7.0.0"), ("data", "draft")], "1.11.0"),
-        ([("data", "0.3.0")], "1.0.0"),
-    ],
-)
+@pytest.mark.parametrize(("others", "version"), cases(__file__, "versions"))
 def test_the_model_is_named_after_its_data_and_the_version_rises(others, version, exporting):
     for number, (name, sealed) in enumerate(others):
         folder = exporting.out.parent / str(number)

@@ -8,6 +8,7 @@ from msgspec.structs import astuple
 from PIL import Image
 
 from models.errors import DataError
+from tests.make import cases
 from tests.models.pictures import DISPLAY_P3, color_profile, encode
 from tests.models.tiny import species, taxonomy_of
 from tests.training.small import with_columns
@@ -39,19 +40,7 @@ def test_there_are_at_most_as_many_as_there_are(number, most, expected):
     assert len(set(typical(directions(*range(number)).reshape(number, 2), most))) == expected
 
 
-@pytest.mark.parametrize(
-    ("license_", "expected"),
-    [
-        ("CC0-1.0", True),
-        ("CC-BY-4.0", True),
-        ("https://creativecommons.org/licenses/by-nc-sa/3.0/", True),
-        ("CC-BY-ND-4.0", False),
-        ("CC BY-NC-ND", False),
-        ("all rights reserved", False),
-        ("", False),
-        ("ask me", False),
-    ],
-)
+@pytest.mark.parametrize(("license_", "expected"), cases(__file__, "licenses"))
 def test_a_picture_is_shown_only_if_its_license_allows_a_smaller_copy(license_, expected):
     assert may_be_shown(license_) is expected
 

@@ -5,7 +5,7 @@ from PIL import Image
 
 from models.errors import TooManyPixels, UnreadableImage, UnsupportedFormat
 from models.preprocess import read_picture
-from tests.make import PHOTOS
+from tests.make import PHOTOS, cases
 from tests.models.pictures import (
     DISPLAY_P3,
     as_camera_file,
@@ -75,9 +75,7 @@ def test_a_crop_of_a_turned_photo_at_a_reduced_scale_is_upright(orientation, sca
     assert sorted(decoded_sizes[0]) == [560 // scale, 720 // scale]
 
 
-@pytest.mark.parametrize(
-    ("crop_px", "expected"), [(99, 1), (100, 1), (199, 1), (200, 2), (399, 2), (400, 4), (799, 4), (800, 8), (1000, 8)]
-)
+@pytest.mark.parametrize(("crop_px", "expected"), cases(__file__, "scales"))
 def test_a_photo_is_decoded_at_the_smallest_scale_that_covers_the_crop(crop_px, expected, decoded_sizes):
     data = encode(scene((1201, 1003)), "JPEG")
     CropReader(data).read(Crop(0, 0, crop_px + 1, crop_px), side_px=100)

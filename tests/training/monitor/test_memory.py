@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from tests.make import cases
 from training.monitor.memory import (
     is_out_of_memory,
     largest_fitting_batch,
@@ -65,10 +66,7 @@ def test_a_gpu_without_memory_for_one_picture_has_its_own_message():
     assert "even for one picture" in str(out_of_memory(5, 380, 1, 0))
 
 
-@pytest.mark.parametrize(
-    ("batch", "accumulate", "fits", "size", "windows"),
-    [(32, 1, 16, 16, 2), (32, 2, 8, 8, 8), (15, 1, 7, 5, 3), (100, 1, 12, 10, 10), (7, 2, 3, 1, 14)],
-)
+@pytest.mark.parametrize(("batch", "accumulate", "fits", "size", "windows"), cases(__file__, "batches"))
 def test_the_advice_keeps_the_effective_batch(batch, accumulate, fits, size, windows):
     message = str(out_of_memory(batch, 380, accumulate, fits))
     assert f"{fits} fit (tested): --batch-size {size} --accumulate {windows}" in message
