@@ -87,9 +87,9 @@ def _key(inputs: RunInput, manifest: Manifest, network: PlantNetwork, device: to
     added = [(each.sha256, [path.stat().st_size for path in each.paths]) for each in (inputs.negatives, inputs.unknown)]
     told = (manifest.sha256, added, inputs.spec, str(amp_dtype(inputs.recipe.hardware, device)))
     digest = hashlib.sha256(msgspec.json.encode(told))
-    head = {id(parameter) for parameter in network.head_parameters()}
-    for name, value in network.state_dict(keep_vars=True).items():
-        if id(value) not in head:
+    head = {parameter.data_ptr() for parameter in network.head_parameters()}
+    for name, value in network.state_dict().items():
+        if value.data_ptr() not in head:
             digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+            digest.update(value.cpu().numpy().tobytes())
     return digest.hexdigest()
