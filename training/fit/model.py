@@ -282,11 +282,11 @@ def fit_joint(
 ) -> Iterator[JointRule]:
     """Fits a rule for each number of pictures, on groups of calibration pictures that share none.
 
-    They are of one plant if the data have enough, else of one taxon, and those of strangers are of one genus; without
-    enough of the former, or any of the latter, there are no further rules. Where too few groups get a name of a rank,
-    its threshold is that of fewer pictures, and nothing is proved; where too few get none, so is what is known of
-    guesses. Pictures add up to no more than independent ones would, whose logits are summed: groups without an error
-    would have any confidence.
+    They are of one plant, of which one group counts, if the data have enough, else of one taxon, and those of strangers
+    are of one genus; without enough of the former, or any of the latter, there are no further rules. Where too few
+    groups get a name of a rank, its threshold is that of fewer pictures, and nothing is proved; where too few get none,
+    so is what is known of guesses. Pictures add up to no more than independent ones would, whose logits are summed:
+    groups without an error would have any confidence.
     """
     alone = outputs.score(model)
     alone = HeadInputs.of(alone, outputs).judge(alone, heads.tables)
@@ -296,6 +296,7 @@ def fit_joint(
     assert cutoffs is not None
     for number in JOINT_SIZES:
         groups_GB = groups_of(outputs.plants, number)
+        groups_GB = groups_GB[one_picture_each(outputs.plants[groups_GB[:, 0]])]
         of_one_plant = len(groups_GB) >= MIN_NAMED
         if not of_one_plant:
             groups_GB = groups_of(alone.taxon_labels_N, number)
@@ -340,9 +341,10 @@ def fit_guesses(heads: Heads, known: Predictions, model: AnswerModel) -> tuple[G
     is_known_N = np.arange(len(found.rows)) < len(known.rows)
     family_N = found.score_NR[:, RANKS.index("family")]
     in_doubt_N = (decisions.rank_N == "uncertain") & ~decisions.unknown_N
-    taxa_hits = found.hits & is_known_N, found.top_k_hits(3) & is_known_N
     return (
-        *_guess_shares("species", found.confidence_N, in_doubt_N, *taxa_hits),
+        *_guess_shares(
+            "species", found.confidence_N, in_doubt_N, found.hits & is_known_N, found.top_k_hits(3) & is_known_N
+        ),
         *_guess_shares(
             "family", family_N, decisions.unknown_N & (family_N > 0), found.rank_right_NR[:, RANKS.index("family")]
         ),

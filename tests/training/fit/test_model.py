@@ -251,15 +251,15 @@ def test_independent_pictures_add_up():
     assert not any(rule.of_one_plant for rule in model.joint)
 
 
-def test_groups_are_of_one_plant_where_there_are_enough_and_share_no_picture():
-    plants = np.arange(1200) // 2  # two pictures of each
+@pytest.mark.parametrize("per_plant", [2, 5])  # the 240 plants of five pictures have 480 groups of two
+def test_groups_are_of_one_plant_where_there_are_enough_and_share_no_picture(per_plant):
     sets = drawn_sets(
         with_negatives=False,
-        calibration=Drawn(replace(draw_plants(60, seed=1), plants=plants)),
-        plants=np.arange(0, 1200, 2),
+        calibration=Drawn(replace(draw_plants(60, seed=1), plants=np.arange(1200) // per_plant)),
+        plants=np.arange(0, 1200, per_plant),
     )
     found = fit_model(lambda pictures, **_: pictures.outputs, sets, {}).model.joint
-    assert [rule.of_one_plant for rule in found] == [True, False, False]
+    assert [rule.of_one_plant for rule in found] == [per_plant == 2, False, False]
     keys = np.array([5, 7, 5, 5, 7, 5, 9])
     groups = groups_of(keys, 2)
     assert sorted(groups.ravel().tolist()) == [0, 1, 2, 3, 4, 5]
