@@ -51,7 +51,7 @@ def differences(taxa: Sequence[Taxon]) -> list[Difference]:
     """
     found: dict[tuple[str, str], Difference] = {}
     for at, taxon in enumerate(taxa):
-        for name in dict.fromkeys((taxon.scientific_name, taxon.genus)):
+        for name in (taxon.scientific_name, taxon.genus):
             for row in _by_name().get(name, []):
                 harms = harms_of(row.other, row.other.split()[0])
                 names = [

@@ -70,7 +70,7 @@ def _run(
     loader = still_loader(manifest, rows, inputs.spec, inputs.recipe.data, added=added, pin=device.type == "cuda")
     with torch.inference_mode(), nullcontext() if dtype is None else torch.amp.autocast(device.type, dtype=dtype):
         for pixels, _ in loader:
-            on_device = normalize(pixels.to(device, non_blocking=True)).contiguous(memory_format=torch.channels_last)
+            on_device = normalize(pixels.to(device, non_blocking=True))
             found = network.features(on_device).half().cpu().numpy()
             if not np.isfinite(found).all():
                 raise DataError(
