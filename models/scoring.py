@@ -48,8 +48,8 @@ LIKELIER_OUTSIDE: Final = 0.5
 class GuessShare(msgspec.Struct, frozen=True):
     """How often the likeliest taxa, or families, were right where no name was given, on calibration plants.
 
-    One plant in four was a stranger, for which no taxon is right. Plants unlike those that the network knows have
-    shares of their own, of families.
+    If the bundle was exported with strangers, for which no taxon is right, one plant in four was one. Plants unlike
+    those that the network knows have shares of their own, of families.
     """
 
     score: Probability
