@@ -55,7 +55,7 @@ FULL = {
     "metrics": tuple(metric(name, figure, "spoons") for name, figure in FIGURES.items()),
     "diagrams": {"all": [SURE], "a": [SURE], "b": [SURE]},
     "guesses": (GuessShare(0.2, 0.4, 0.7, 60), GuessShare(0.0, 0.35, None, 50, "family")),
-    "joint": (JointRule(2, 0.7, Thresholds(0.8), 0.3), JointRule(4, 0.5, Thresholds(0.75), 0.3)),
+    "joint": (JointRule(2, 0.7, Thresholds(0.8), 0.3, of_one_plant=True), JointRule(4, 0.5, Thresholds(0.75), 0.3)),
 }
 
 
