@@ -79,7 +79,7 @@ export function lookAlikeList({ look_alikes: others = [] }) {
 }
 
 /** Shows how plants of the answer are told apart, with one's own photograph between them; returns null if nothing is known. */
-export function differenceList({ differences = [], predictions, look_alikes: others = [] }, files) {
+export function differenceList({ differences = [], images, predictions, look_alikes: others = [] }, files) {
   if (!differences.length) return null;
   const side = (name, line, harms) => {
     const taxon = [...predictions, ...others].find(({ scientific_name: own }) => own === name) ?? { scientific_name: name, common_names: [], harms };
@@ -89,7 +89,7 @@ export function differenceList({ differences = [], predictions, look_alikes: oth
     element("h3", { className: "answer__heading" }, say("differences.title")),
     element("ul", {}, differences.slice(0, NUM_DIFFERENCES).map(({ one, other, line_one: lineOne, line_other: lineOther, other_harms: harms, source }) => element("li", {},
       side(one, lineOne, []),
-      files.length > 0 && element("img", { src: URL.createObjectURL(files[0]), alt: say("differences.yours") }),
+      files.length > 0 && element("img", { src: images[0].preview ?? URL.createObjectURL(files[0]), alt: say("differences.yours") }),
       side(other, lineOther, harms),
       element("p", { className: "fineprint", lang: "en" }, source)))));
 }

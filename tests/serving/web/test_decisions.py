@@ -155,14 +155,17 @@ def test_the_guesses_have_percentages_unless_the_plant_is_unknown(page):
 def test_look_alikes_stand_beside_each_other_with_a_line_each_and_the_harm_of_a_double(page):
     steps = """
       const { differenceList } = await load("lists.js");
-      return [differenceList({ ...args[0], differences: args[1] }, []).textContent, differenceList(args[0], [])];
+      const heic = { ...args[0], differences: args[1], images: [{ preview: "data:small" }] };
+      const { all } = differenceList(heic, [new File([], "1.heic")]);
+      const { attributes } = all.find((each) => each.attributes.alt === "Your photograph");
+      return [differenceList(heic, []).textContent, differenceList(args[0], []), attributes.src];
     """
     harm = {"taxon": "Conium", "kind": "eaten", "severity": "deadly", "parts": "all", "line": "Kills.", "source": "A"}
     row = {"one": "Helianthus annuus", "other": "Conium maculatum", "line_one": "yellow", "line_other": "white"}
-    shown, nothing = page.evaluate(steps, SPECIES, [row | {"source": "a flora", "other_harms": [harm]}] * 4)
+    shown, nothing, own = page.evaluate(steps, SPECIES, [row | {"source": "a flora", "other_harms": [harm]}] * 4)
     assert shown.count("Common sunflowerHelianthus annuusyellowConium maculatumDeadly if eaten") == 3
     assert shown.count("all: Kills. (A)white" + "a flora") == 3
-    assert nothing is None
+    assert (nothing, own) == (None, "data:small")
 
 
 def test_the_plants_that_a_search_lists_have_their_names(fresh_page):
