@@ -29,7 +29,7 @@ export function announceProblem(problem) {
 }
 
 function waitSentence({ retryAfterS, message }) {
-  if (!retryAfterS || /\d seconds?\b/.test(message)) return ""; // some details already name the time
+  if (!retryAfterS || retryAfterS > 3600 || /\d seconds?\b/.test(message)) return ""; // some details already name the time, and a quota of the day ends in hours
   return say("problem.retry_in", { n: retryAfterS });
 }
 
