@@ -36,8 +36,7 @@ def stored_features(
     Raises:
         DataError: A picture cannot be read, or the network gives values that are not finite in float16.
     """
-    lists = (inputs.negatives, inputs.unknown)
-    added = np.concatenate([np.full(len(each.paths), each.label) for each in lists])
+    added = np.concatenate([np.full(len(each.paths), each.label) for each in (inputs.negatives, inputs.unknown)])
     rows = np.concatenate([manifest.rows_of("train"), manifest.rows_of("validation"), -1 - np.arange(len(added))])
     folder = manifest.folder / f"features-{_key(inputs, manifest, network, device)[:16]}"
     parts = [rows[first : first + PART_PICTURES] for first in range(0, len(rows), PART_PICTURES)]

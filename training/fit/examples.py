@@ -64,7 +64,8 @@ def listed_pictures(path: Path, taxonomy: Taxonomy) -> Iterator[tuple[Example, b
 
     Raises:
         DataError: The list cannot be read or lacks a column, names no taxon of the taxonomy, or has a picture that
-            cannot be read or whose license does not allow to show it.
+            does not decode or whose license does not allow to show it.
+        OSError: A picture is missing.
     """
     position_of = taxon_finder(taxonomy)
     number = Counter[int]()
@@ -86,7 +87,7 @@ def listed_pictures(path: Path, taxonomy: Taxonomy) -> Iterator[tuple[Example, b
         )
         try:
             small = _small((path.parent / cells["path"]).read_bytes())
-        except (OSError, PictureError) as error:
+        except PictureError as error:
             raise DataError(
                 f"line {line} of {path} has a picture that cannot be read",
                 value=error,

@@ -306,11 +306,10 @@ def fit_joint(
         temperature = max(fit_temperature(together, model.taxonomy), model.temperature / number)
         rule = AnswerModel(model.taxonomy, temperature)
         known = with_mean_scores(together.score(rule), alone, groups_GB)
-        unknown = None
-        others = None
+        unknown = others = None
         if heads.unknown is not None and heads.others is not None:
             groups_GB = groups_of(heads.unknown.names.group_M, number)
-            if not len(groups_GB):
+            if not groups_GB.size:
                 return
             unknown = UnknownPlants(
                 means(heads.unknown.outputs, groups_GB), heads.unknown.names.subset(groups_GB[:, 0])
@@ -319,8 +318,7 @@ def fit_joint(
             far_M = _familiarity(others)[~unknown.names.near_M]
             if len(far_M):
                 cutoffs = replace(cutoffs, familiar=min(cutoffs.familiar, left_out_cutoff(far_M)))
-        tables = replace(heads.tables, cutoffs=cutoffs)
-        judged = Heads(tables, heads.plant, known, heads.validated, unknown, others)
+        judged = Heads(replace(heads.tables, cutoffs=cutoffs), heads.plant, known, heads.validated, unknown, others)
         fitted = fit_names(judged.named(known).rank_scores, max_risk=JOINT_RISK)
         enough = {
             rank: getattr(fitted.thresholds, rank) for rank in RANKS if getattr(fitted, rank).num_named >= MIN_NAMED
