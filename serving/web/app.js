@@ -166,5 +166,4 @@ showModel(tray.add);
 setUpLanguages(tray.files);
 offerInstallation(find("install"));
 currentModel().then((model) => { if (model) place.show(model); });
-if (isShared()) takeShared().then(tray.offer);
-else askedFiles().then((files) => { if (files.length) tray.add(files); }, () => {});
+askedFiles().then((files) => files.length && tray.add(files), () => {}).then(() => isShared() && takeShared().then(tray.offer));

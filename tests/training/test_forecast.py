@@ -38,6 +38,11 @@ def test_epochs_of_larger_pictures_take_longer(speeds):
     assert "about 20 min," in on_this_machine(read_recipe(Path("plants")), 1000, CPU)
 
 
+def test_a_frozen_network_sees_each_picture_once(speeds):
+    speeds.append(10.0)
+    assert "about 2 min," in on_this_machine(read_recipe(Path("probe")), 1000, CPU)
+
+
 def test_a_batch_that_does_not_fit_is_told(speeds):
     assert "a batch of 4 does not fit into the memory" in on_this_machine(read_recipe(RECIPE), 1800, CPU)
 

@@ -84,7 +84,7 @@ def _key(inputs: RunInput, manifest: Manifest, network: PlantNetwork, device: to
     """Returns the hash of all that features depend on: pictures, their preprocessing, weights and precision."""
     # Another folder may have pictures of the same names, as 0001.jpg.
     added = [(each.sha256, [path.stat().st_size for path in each.paths]) for each in (inputs.negatives, inputs.unknown)]
-    told = (manifest.sha256, added, inputs.spec, str(amp_dtype(inputs.recipe.hardware, device)))
+    told = (PART_PICTURES, manifest.sha256, added, inputs.spec, str(amp_dtype(inputs.recipe.hardware, device)))
     digest = hashlib.sha256(msgspec.json.encode(told))
     head = {parameter.data_ptr() for parameter in network.head_parameters()}
     for name, value in network.state_dict().items():
