@@ -295,10 +295,10 @@ def several_pictures(outputs: Outputs, taxa_N: Whole, model: AnswerModel) -> lis
             answer = answer_plant(outputs.logits[chosen], outputs.features[chosen], model, Question(top_k=1))
             taxon = model.taxonomy.taxa[taxa_N[chosen[0]]]
             hits += answer.taxa[0].taxon is taxon
-            right_name = {"species": taxon.scientific_name, "genus": taxon.genus}.get(answer.verdict.rank)
-            num_named += right_name is not None
-            num_right += right_name is not None and right_name == answer.verdict.name
-        right = share(num_right, num_named) if num_named else None
+            names = {"species": taxon.scientific_name, "genus": taxon.genus}
+            num_named += answer.verdict.rank in names
+            num_right += names.get(answer.verdict.rank, "") == answer.verdict.name
+        right = NamesOfRank.of(num_right, num_named).right
         found.append(SeveralPictures(size, share(hits, len(questions)), share(num_named, len(questions)), right))
     return found
 

@@ -372,9 +372,9 @@ def _in_words(found: ServedAnswers) -> Iterator[str]:
             f"mean over taxa {each.macro_covered:.1%}, {each.mean_size:.1f} taxa on average"
         )
     for several in found.several_pictures:
-        right = f", {several.right} of these right" if several.right else ""
         yield (
-            f"{several.num_pictures} pictures of a species at once: top-1 {several.top1}; named {several.named}{right}"
+            f"{several.num_pictures} pictures of a species at once: top-1 {several.top1}; named {several.named}, "
+            f"{several.right} of these right"
         )
     for name, strangers in (("other things", found.things), ("plants of unknown species", found.unknown)):
         if strangers is not None:

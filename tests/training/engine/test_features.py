@@ -85,7 +85,6 @@ def test_a_run_that_is_killed_goes_on_with_the_next_part(flags, monkeypatch):
     run_training(*flags, "--max-steps", 1)
     run_training(*flags, "--resume", "--weights", "moved.pt")
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert len([*data.glob("features-*/*")]) == 4  # of 33 plants, 12 things and 5 others
     monkeypatch.setattr("training.engine.features.PART_PICTURES", 4096)
     for path in data.glob("features-*/*"):
         path.unlink()
