@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from models.bundle_record import MeasuredCoverage
+from models.calibration import Cutoffs
 from models.differences import Difference
 from models.ranking import Promises
 from tests.models.pictures import claiming_size, png
@@ -56,14 +57,16 @@ def ask(sealed, bundle_folder, tmp_path_factory):
         place=(PRIOR, RULE),
         look_alikes={"rosa-canina": ("crocus-vernus", "rosa-rugosa")},
     )
+    unlike = sealed(calibration=tables(cutoffs=Cutoffs(plant=0.0, familiar=1.0)))
     roses = Difference("Rosa canina", "Rosa rugosa", "few straight hairs", "many bristles", "a flora")
     with (
         patch("models.differences._by_name", lambda: {"Rosa canina": [roses]}),
         ready_service(bundle=full, taxa_lists=lists, plantnet_api=True) as full_client,
         ready_service(bundle=bundle_folder) as plain_client,
+        ready_service(bundle=unlike, plantnet_api=True) as unlike_client,
         ready_service(bundle=bundle_folder, plantnet_api=True, api_keys=KEY.line) as keyed_client,
     ):
-        clients = {"full": full_client, "plain": plain_client, "keyed": keyed_client}
+        clients = {"full": full_client, "plain": plain_client, "keyed": keyed_client, "unlike": unlike_client}
         yield lambda row: send(clients[row["of"]], row)
 
 
