@@ -8,6 +8,7 @@ const DATABASE = "botanify-plants";
 const VERSION = 2;
 const PLANTS = "plants";
 const ASKED = "asked";
+const own = [`${performance.timeOrigin}-${Math.random()}`]; // ids of this page's questions: no tab erases that of another one
 
 function opened() {
   return new Promise((resolve, reject) => {
@@ -96,10 +97,14 @@ export const forgetPlant = (id) => within("readwrite", (store) => store.delete(i
 
 export const forgetAllPlants = () => within("readwrite", (store) => store.clear());
 
-/** Keeps the photographs of a question until it is answered, in place of those of an earlier one. */
-export const keepAsked = (files) => within("readwrite", (store) => store.put({ id: ASKED, files }), ASKED);
+/** Keeps the photographs of this page's question until it is answered. */
+export const keepAsked = (files) => within("readwrite", (store) => store.put({ id: own[0], files }), ASKED);
 
-/** Returns the photographs of the question that is not answered yet, if there is one. */
-export const askedFiles = async () => (await within("readonly", (store) => store.get(ASKED), ASKED))?.files ?? [];
+/** Returns the photographs of a question that this page or one before it left unanswered, if there is one. */
+export async function askedFiles() {
+  const [asked] = await within("readonly", (store) => store.getAll(null, 1), ASKED);
+  if (asked) own.push(asked.id);
+  return asked?.files ?? [];
+}
 
-export const forgetAsked = () => within("readwrite", (store) => store.clear(), ASKED);
+export const forgetAsked = () => within("readwrite", (store) => own.forEach((id) => store.delete(id)), ASKED);
