@@ -82,7 +82,7 @@ class Command(Section, frozen=True, kw_only=True):
     root: Path = Path("data/raw")
     """Folder for the downloads."""
     recipe: str = ""
-    """A recipe, as for train.py; default: the flora's, or for a folder `own_folder`, without a GPU `plants`."""
+    """A recipe, as for train.py; default: the flora's, or for a folder `own_folder`, without a GPU `probe`."""
     weights: str = ""
     """Initial weights, as for train.py."""
     description: str = ""
@@ -128,7 +128,7 @@ def run(command: Command) -> None:
         raise RecipeError("flora.py was started once for each GPU", remedy=remedy)
     if command.flora.is_dir() and not command.recipe:
         cards, _ = find_gpus()
-        command = replace(command, recipe="own_folder" if cards else "plants")
+        command = replace(command, recipe="own_folder" if cards else "probe")
         print(f"recipe: {command.recipe}, since this machine has {cards[0] if cards else 'no GPU'}; or give --recipe")
     stopped: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
@@ -167,9 +167,8 @@ def steps(command: Command) -> Iterator[Step]:
     packed = data
     is_folder = command.flora.is_dir()
     if is_folder:
-        files = sum(path.is_file() for path in command.flora.rglob("*"))
         name = command.flora.resolve().name
-        plain = {"name": name, "description": "", "collection": "", "recipe": "own_folder", "num_pictures": files}
+        plain = {"name": name, "description": "", "collection": "", "recipe": "own_folder"}
         flora = check_section(plain, Flora, str(command.flora), what="folder")
     else:
         flora = read_flora(command.flora)
@@ -180,7 +179,7 @@ def steps(command: Command) -> Iterator[Step]:
             )
         packed = command.out / "packed"
     recipe = command.recipe or flora.recipe
-    read_recipe(Path(recipe))  # a wrong one ends here, and missing weights in the next step, before hours of work
+    read_recipe(Path(recipe))  # a wrong one ends here, and missing weights in a forecast, before hours of work
     train: list[object] = ["train", recipe, ("--weights", command.weights)]
     if flora.num_pictures:
         yield Step("forecast", _program(*train, "--forecast", flora.num_pictures), packed / MANIFEST_FILE)

@@ -80,7 +80,7 @@ def test_a_step_is_done_when_its_result_is_there(tmp_path):
     (tmp_path / "out" / "bundle").mkdir(parents=True)
     (tmp_path / "out" / "bundle" / "bundle.json").touch()
     left = [step.name for step in steps(command(tmp_path)) if not step.result.exists()]
-    assert left == ["forecast", "prepare", "evaluate", "promote"]
+    assert left == ["prepare", "evaluate", "promote"]
 
 
 def test_lists_of_the_data_set_reach_training_and_export(tmp_path):
@@ -95,14 +95,13 @@ def test_lists_of_the_data_set_reach_training_and_export(tmp_path):
     assert all("negatives.csv" in found[name] for name in ("train", "evaluate", "export"))
 
 
-@pytest.mark.parametrize(("cards", "recipe"), [((), "plants"), ((Gpu("A card", 12.0),), "own_folder")])
+@pytest.mark.parametrize(("cards", "recipe"), [((), "probe"), ((Gpu("A card", 12.0),), "own_folder")])
 def test_a_folder_takes_the_recipe_for_what_the_machine_has_and_says_so(cards, recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(module, "find_gpus", lambda: (cards, ""))
     write_pictures(tmp_path / "plants", 1)
     run(Command(flora=tmp_path / "plants", out=tmp_path / "out", weights="local.safetensors", dry_run=True))
     said = capsys.readouterr().out
     assert said.startswith(f"recipe: {recipe}, since this machine has {cards[0] if cards else 'no GPU'}")
-    assert f"forecast: python training/train.py {recipe} --weights local.safetensors --forecast 3\n" in said
     assert f"train: python training/train.py {recipe} --weights local.safetensors --data" in said
 
 
