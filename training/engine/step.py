@@ -7,6 +7,7 @@ the device, the fused optimizer skips it, and a counter on the device counts it.
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from types import MethodType
 from typing import Any, Final
 
 import msgspec
@@ -114,7 +115,7 @@ class Engine:
         if recipe.negatives.negatives:
             self._trained = WithPlantOutput(self.network, recipe.run.seed).to(device)
             self.plant_output = self._trained.plant_output
-        _without_inplace(self.network)
+        _avoid_slow_paths(self.network)
         self.train_mode()
         self.ema = MovingAverage(self._trained, schedule.ema_decay) if schedule.ema_decay else None
         self._ddp = self._over_ranks()
@@ -332,11 +333,23 @@ class Engine:
         self._keep_statistics()
 
 
-def _without_inplace(network: nn.Module) -> None:
-    """Computes each SiLU into a new tensor: timm's are in place, for which autograd first clones the input."""
+def _avoid_slow_paths(network: nn.Module) -> None:
+    """Computes each SiLU into a new tensor: timm's are in place, for which autograd first clones the input.
+
+    On a CPU strided depthwise convolutions are in float32: their backward pass in bf16 takes 20 times as long.
+    """
     for module in network.modules():
         if isinstance(module, nn.SiLU):
             module.inplace = False
+        elif isinstance(module, nn.Conv2d) and module.groups > 1 and max(module.stride) > 1:
+            module.forward = MethodType(_in_float32, module)  # type: ignore[method-assign]
+
+
+def _in_float32(module: nn.Module, inputs: Tensor) -> Tensor:
+    """The forward pass of a module, on a CPU in float32."""
+    with torch.amp.autocast("cpu", enabled=False):
+        found: Tensor = type(module).forward(module, inputs.float() if inputs.device.type == "cpu" else inputs)
+    return found.to(inputs.dtype)
 
 
 def build_optimizer(

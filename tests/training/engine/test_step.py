@@ -1,19 +1,21 @@
 """The public interface of the engine: micro-batches change the weights, and readings return losses and norms."""
 
 from contextlib import contextmanager
+from copy import deepcopy
 
 import numpy as np
 import pytest
 import timm
 import torch
 from timm.utils.model_ema import ModelEmaV3
+from torch import nn
 
 from models.network import PlantNetwork
 from tests.training.small import are_equal, command, weights_of
 from training.engine.device import Ranks, allow_tf32
 from training.engine.losses import TrainingClasses
 from training.engine.reporting import notes_of_run
-from training.engine.step import Engine
+from training.engine.step import Engine, _avoid_slow_paths
 from training.loading.negatives import NOT_A_PLANT, UNKNOWN_PLANT, Negatives, RunInput
 from training.network_input import input_spec
 
@@ -261,3 +263,14 @@ def test_both_settings_of_pytorch_for_tf32_agree(allowed):
     assert old == (allowed, allowed)
     new = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
     assert [name == "tf32" for name in new] == [allowed, allowed]
+
+
+def test_a_strided_depthwise_convolution_of_a_cpu_computes_in_float32_with_its_own_weights():
+    convolution = nn.Conv2d(8, 8, 3, stride=2, groups=8)
+    pixels = torch.randn(2, 8, 9, 9)
+    expected = convolution(pixels.bfloat16().float()).bfloat16()
+    _avoid_slow_paths(nn.Sequential(convolution))
+    average = deepcopy(convolution)
+    with torch.no_grad(), torch.amp.autocast("cpu", dtype=torch.bfloat16):
+        convolution.weight.zero_()
+        assert torch.equal(average(pixels.bfloat16()), expected)
