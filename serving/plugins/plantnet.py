@@ -124,7 +124,7 @@ class PlantnetAnswer(msgspec.Struct, frozen=True, rename="camel"):
     prefered_referential: str
     """Name of the model. The word is misspelt in the interface."""
     best_match: str | None
-    """None for an unlike plant, unless the request has `reject-uncertain=false`."""
+    """None for a plant that the model does not seem to know, unless the request has `reject-uncertain=false`."""
     results: list[Result]
     remaining_identification_requests: int
     version: str
@@ -226,7 +226,7 @@ async def plantnet_identify(request: AnyRequest, deps: Deps, project: ProjectNam
     is_rejected = verdict.rank == "not_a_plant" or (verdict.rank == "uncertain" and _is_on(request, "reject-uncertain"))
     if is_rejected and not no_reject:
         raise NotFound("Species not found")
-    is_unlike = verdict.unknown_plant and "reject-uncertain" not in request.query_params
+    is_unknown = verdict.unknown_plant and "reject-uncertain" not in request.query_params
     pictures = answered.body.pictures
     record = answered.loaded.bundle.record
     hashes = await asyncio.to_thread(
@@ -259,7 +259,7 @@ async def plantnet_identify(request: AnyRequest, deps: Deps, project: ProjectNam
         predicted_organs=[],
         language=language,
         prefered_referential=record.name,
-        best_match=None if is_unlike else results[0].species.scientific_name,
+        best_match=None if is_unknown else results[0].species.scientific_name,
         results=results,
         remaining_identification_requests=_remaining(request.scope["state"]["quota"]),
         version=f"{record.created[:10]} ({record.version})",

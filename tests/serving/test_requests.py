@@ -57,16 +57,16 @@ def ask(sealed, bundle_folder, tmp_path_factory):
         place=(PRIOR, RULE),
         look_alikes={"rosa-canina": ("crocus-vernus", "rosa-rugosa")},
     )
-    unlike = sealed(calibration=tables(cutoffs=Cutoffs(plant=0.0, familiar=1.0)))
+    ignorant = sealed(calibration=tables(cutoffs=Cutoffs(plant=0.0, familiar=1.0)))
     roses = Difference("Rosa canina", "Rosa rugosa", "few straight hairs", "many bristles", "a flora")
     with (
         patch("models.differences._by_name", lambda: {"Rosa canina": [roses]}),
         ready_service(bundle=full, taxa_lists=lists, plantnet_api=True) as full_client,
         ready_service(bundle=bundle_folder) as plain_client,
-        ready_service(bundle=unlike, plantnet_api=True) as unlike_client,
+        ready_service(bundle=ignorant, plantnet_api=True) as ignorant_client,
         ready_service(bundle=bundle_folder, plantnet_api=True, api_keys=KEY.line) as keyed_client,
     ):
-        clients = {"full": full_client, "plain": plain_client, "keyed": keyed_client, "unlike": unlike_client}
+        clients = {"full": full_client, "plain": plain_client, "keyed": keyed_client, "knowing none": ignorant_client}
         yield lambda row: send(clients[row["of"]], row)
 
 

@@ -115,7 +115,7 @@ class Engine:
         if recipe.negatives.negatives:
             self._trained = WithPlantOutput(self.network, recipe.run.seed).to(device)
             self.plant_output = self._trained.plant_output
-        _avoid_slow_paths(self.network)
+        _avoid_slow_paths(self.network, device)
         self.train_mode()
         self.ema = MovingAverage(self._trained, schedule.ema_decay) if schedule.ema_decay else None
         self._ddp = self._over_ranks()
@@ -333,7 +333,7 @@ class Engine:
         self._keep_statistics()
 
 
-def _avoid_slow_paths(network: nn.Module) -> None:
+def _avoid_slow_paths(network: nn.Module, device: torch.device) -> None:
     """Computes each SiLU into a new tensor: timm's are in place, for which autograd first clones the input.
 
     On a CPU strided depthwise convolutions are in float32: their backward pass in bf16 takes 20 times as long.
@@ -341,14 +341,14 @@ def _avoid_slow_paths(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, nn.SiLU):
             module.inplace = False
-        elif isinstance(module, nn.Conv2d) and module.groups > 1 and max(module.stride) > 1:
+        elif device.type == "cpu" and isinstance(module, nn.Conv2d) and module.groups > 1 and max(module.stride) > 1:
             module.forward = MethodType(_in_float32, module)  # type: ignore[method-assign]
 
 
 def _in_float32(module: nn.Module, inputs: Tensor) -> Tensor:
-    """The forward pass of a module, on a CPU in float32."""
+    """The forward pass of a module on a CPU, in float32."""
     with torch.amp.autocast("cpu", enabled=False):
-        found: Tensor = type(module).forward(module, inputs.float() if inputs.device.type == "cpu" else inputs)
+        found: Tensor = type(module).forward(module, inputs.float())
     return found.to(inputs.dtype)
 
 

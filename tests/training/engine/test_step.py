@@ -269,7 +269,7 @@ def test_a_strided_depthwise_convolution_of_a_cpu_computes_in_float32_with_its_o
     convolution = nn.Conv2d(8, 8, 3, stride=2, groups=8)
     pixels = torch.randn(2, 8, 9, 9)
     expected = convolution(pixels.bfloat16().float()).bfloat16()
-    _avoid_slow_paths(nn.Sequential(convolution))
+    _avoid_slow_paths(nn.Sequential(convolution), CPU)
     average = deepcopy(convolution)
     with torch.no_grad(), torch.amp.autocast("cpu", dtype=torch.bfloat16):
         convolution.weight.zero_()
