@@ -58,6 +58,7 @@ class Metric(msgspec.Struct, frozen=True):
     data: str
     """Data and split it was measured on."""
     num_pictures: int
+    """Number of pictures that it was measured on."""
     interval_95: tuple[float, float] | None = None
     """95 % confidence interval of a share (Wilson score) or of a difference of two shares (Tango 1998), else None."""
 
@@ -66,11 +67,13 @@ class MeasuredCoverage(msgspec.Struct, frozen=True):
     """How often candidate sets held the right taxon on test pictures, one picture at a time."""
 
     kind: CoverageKind
+    """Whether it is that of the mean plant (marginal) or of the mean taxon (macro)."""
     coverage: float
     """The coverage that was asked for."""
     covered: float
     """Share of the pictures whose set held it (marginal), or mean of the taxa's shares (macro)."""
     num_pictures: int
+    """Number of test pictures."""
     data: str
     """Data and split it was measured on."""
     interval_95: tuple[float, float] | None = None
@@ -143,8 +146,11 @@ class Architecture(msgspec.Struct, frozen=True):
     name: str
     """timm name, such as "efficientnet_b4"."""
     num_outputs: Annotated[int, msgspec.Meta(ge=1)]
+    """Outputs, of which several may share a taxon."""
     num_features: Annotated[int, msgspec.Meta(ge=1)]
+    """Width of the pooled features."""
     num_parameters: Annotated[int, msgspec.Meta(ge=1)]
+    """Weights of the network."""
 
 
 class BundleRecord(msgspec.Struct, frozen=True):

@@ -29,6 +29,7 @@ class Harm(msgspec.Struct, frozen=True):
     taxon: str
     """Its scientific name."""
     kind: HarmKind
+    """What one does to be harmed."""
     severity: Severity
     """`severe` needs a doctor; `none` is a harmless species of a harmful genus."""
     parts: str
@@ -36,6 +37,7 @@ class Harm(msgspec.Struct, frozen=True):
     line: str
     """What to know, as a sentence."""
     source: str
+    """What was read about it."""
 
     @property
     def is_grave(self) -> bool:

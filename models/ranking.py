@@ -34,6 +34,7 @@ class RankedGroup(msgspec.Struct, frozen=True):
     """A genus or family and the summed probability of its taxa."""
 
     name: str
+    """Scientific name of the genus or family."""
     score: float
     """Probability in [0, 1]."""
 
@@ -171,6 +172,7 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     genus: Probability = 0.5
     """Smallest summed probability."""
     family: Probability = 0.5
+    """Smallest summed probability."""
 
 
 class Promise(msgspec.Struct, frozen=True):
@@ -182,7 +184,9 @@ class Promise(msgspec.Struct, frozen=True):
     """
 
     max_risk: Probability
+    """Share of the names of this rank that may be wrong."""
     confidence: Probability
+    """Probability that no more of them are."""
     num_named: int
     """Number of calibration plants that got a name of this rank."""
     num_wrong: int
@@ -193,8 +197,11 @@ class Promises(msgspec.Struct, frozen=True):
     """The promise of each rank, or None if too few calibration plants were named to prove one."""
 
     species: Promise | None = None
+    """That of the names of species."""
     genus: Promise | None = None
+    """That of the names of genera."""
     family: Promise | None = None
+    """That of the names of families."""
 
 
 NAMES_ARE_GUESSES: Final = "Names are guesses: no calibration plants prove how often they are right."
@@ -217,6 +224,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """The most precise name that the scores support."""
 
     rank: VerdictRank
+    """The rank of the name; `uncertain` and `not_a_plant` have none."""
     name: str | None
     """Scientific name; null when uncertain or not a plant."""
     score: float

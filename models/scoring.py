@@ -59,6 +59,7 @@ class GuessShare(msgspec.Struct, frozen=True):
     three: Probability | None
     """Share of those with the right one among the three most likely taxa; null for families."""
     num_plants: int
+    """Number of the calibration plants that got such an answer."""
     rank: Literal["species", "family"] = "species"
     """`species` for taxa, `family` for families."""
 

@@ -47,6 +47,7 @@ class SpeciesList(msgspec.Struct, frozen=True):
     """Taxa found by name, sorted by scientific name."""
 
     request_id: str
+    """The same as in the header `X-Request-ID` and in the logs."""
     species: list[SpeciesEntry]
     total: int
     """How many taxa the model can name."""
@@ -76,6 +77,7 @@ class SpeciesDetail(TaxonView, frozen=True):
     """A taxon that the model can name, with everything that the model knows about it."""
 
     request_id: str
+    """The same as in the header `X-Request-ID` and in the logs."""
     author: str
     """Author of the accepted name; empty if unknown."""
     synonyms: tuple[str, ...]

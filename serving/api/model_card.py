@@ -46,6 +46,7 @@ class SourceView(msgspec.Struct, frozen=True):
     """A data set that the network was trained on."""
 
     name: str
+    """Name of the data set."""
     num_pictures: int
     """Number of its pictures that the network was trained on."""
     licenses: dict[str, int]
@@ -64,6 +65,7 @@ class UploadLimits(msgspec.Struct, frozen=True):
     """The most that one identify request may hold."""
 
     num_pictures: int
+    """Pictures of a request."""
     picture_bytes: int
     """Largest picture, bytes."""
     request_bytes: int
@@ -92,8 +94,11 @@ class ModelCard(msgspec.Struct, frozen=True):
     """What the bundle says about the model that answers."""
 
     name: str
+    """Name of the bundle."""
     version: str
+    """Version of the bundle."""
     label_hash: str
+    """SHA-256 of the ordered output keys."""
     description: str
     """What the model can name, how it was trained, and its limits."""
     num_taxa: int
@@ -107,8 +112,11 @@ class ModelCard(msgspec.Struct, frozen=True):
     example: str | None
     """Address of a drawn picture of a plant that it knows, to try the service with; null if it knows none."""
     taxonomy_version: str
+    """Edition of the names."""
     architecture: Architecture
+    """The network."""
     input: InputSpec
+    """The pictures that the network takes."""
     precision: Precision
     """Precision of the network that runs."""
     providers: tuple[str, ...]
