@@ -1,11 +1,11 @@
-"""Program: asks two bundles about the same photographs: known plants, plants that neither knows, and other things.
+"""Program: asks a bundle about photographs: known plants, alone and together, strangers, and other things.
 
-python benchmarks/same_photographs.py --old BUNDLE --new BUNDLE --data DATA --strangers LIST ... --things DIR
-    [--out FILE.json]
+Figures of two bundles compare if they were asked about the same photographs.
 
-DATA is that of the new bundle, and its test split must be no training data of the old one: `training/release.py`
-compares the two. `--strangers` are lists with the column scientific_name that took part in no training and no fit; a
-picture of a genus that a bundle knows is a near stranger to it.
+python benchmarks/same_photographs.py BUNDLE --data DATA --strangers LIST ... --things DIR [--out FILE.json]
+
+The bundle was not trained, fitted or chosen on the test split of DATA. `--strangers` are lists with the column
+scientific_name that took part in no training and no fit; a picture of a genus that the bundle knows is a near stranger.
 """
 
 import sys
@@ -18,40 +18,55 @@ if not __package__:
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
+import tyro
 
 from benchmarks.result import Measured, percent, table, write_result
-from benchmarks.serving.flags import DEMONSTRATION, Network, network_of
+from benchmarks.serving.flags import Network, network_of
+from models.answer import PlantAnswer, Question, answer_plant
 from models.arrays import Flags
 from models.bundle import Bundle, load_bundle
-from models.figures import coverage_figures
-from models.metrics import Share, Whole, calibration_error, share
+from models.figures import SeveralPictures, several_pictures
+from models.harmful import harms_of
+from models.metrics import Share, calibration_error, share
+from models.outputs import Outputs
 from models.program import run_program
-from models.scoring import AnswerModel, Decisions, decide
-from training.comparison import UNKNOWN_TAXON, frozen_set
+from models.scoring import AnswerModel, Decisions, GuessShare, decide
+from models.taxonomy import Taxon
 from training.dataset.manifest import Manifest
-from training.fit.pictures import PictureFiles, Pictures, bundle_network, run
+from training.fit.pictures import PictureFiles, bundle_network, pictures_of, run
+from training.fit.provenance import require_same_outputs
 from training.fit.unknown_plants import UnknownPlants, names_of
 from training.loading.negatives import UNKNOWN_PLANT, list_negatives
 
-_COVERAGE: Final = 0.9
+_STRANGERS: Final = 1 / 3  # for each known plant: one plant in four, as in what a bundle tells of its guesses
 
 
 class SamePhotographs(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks two bundles about the same photographs."""
+    """Asks a bundle about photographs."""
 
-    old: Path = DEMONSTRATION
-    """Bundle to compare with."""
-    new: Path
-    """The new bundle."""
+    bundle: tyro.conf.Positional[Path]
+    """Folder of the bundle."""
     data: Path
-    """Prepared data of the new bundle."""
+    """Prepared data."""
     strangers: tuple[Path, ...]
-    """Lists of photographs of plants that no bundle knows."""
+    """Lists of photographs of plants that the bundle does not know."""
     things: Path
     """Pictures without a plant: the rows of split test of a list."""
     out: Path | None = None
     """File for the result (JSON)."""
+
+
+class Guesses(msgspec.Struct, frozen=True):
+    """What answers without a name tell of their guesses, and what was true, where one plant in four is a stranger."""
+
+    number: int
+    """Of known plants with such an answer."""
+    told: float
+    """Mean share of right first guesses."""
+    right: float
+    told_three: float
+    """The same of one among the first three."""
+    right_three: float
 
 
 class KnownPlants(msgspec.Struct, frozen=True):
@@ -65,8 +80,13 @@ class KnownPlants(msgspec.Struct, frozen=True):
     names_right: Share | None
     """Of all names, at any rank; None if there is none."""
     ece: float
-    covered: Share | None
-    """Those whose candidate set of 90 % holds the right taxon; None if the bundle gives no sets."""
+    several: list[SeveralPictures]
+    """Photographs of one taxon together."""
+    guesses: Guesses | None
+    warned: Share | None
+    """Plants that do not harm gravely by touch with a warning of touch above every name."""
+    harmless: Share | None
+    """Plants that harm gravely that get the name of a taxon that does not."""
 
 
 class UnknownFigures(msgspec.Struct, frozen=True):
@@ -80,86 +100,109 @@ class UnknownFigures(msgspec.Struct, frozen=True):
     not_a_plant: Share
 
 
-class Answers(msgspec.Struct, frozen=True):
-    """The answers of one bundle."""
+class Result(Measured, frozen=True, kw_only=True):
+    """The content of the result file."""
 
     bundle: str
     """Name and version."""
     network: Network
     known: list[KnownPlants]
-    """On the taxa that both bundles know: all, and each data set."""
-    own: KnownPlants
-    """On all taxa that this bundle knows."""
+    """All, and each data set."""
     unknown: list[UnknownFigures]
     """Each list, those of unknown genera and those of known genera apart, and the things."""
 
 
-class Result(Measured, frozen=True, kw_only=True):
-    """The content of the result file."""
-
-    bundles: tuple[Answers, Answers]
-    """The old and the new one."""
-
-
 def main() -> None:
     """Runs the program with the arguments of the command line."""
-    run_program(SamePhotographs, measure_both, description=__doc__)
+    run_program(SamePhotographs, measure, description=__doc__)
 
 
-def measure_both(command: SamePhotographs) -> Result:
+def measure(command: SamePhotographs) -> Result:
     """Measures, prints the tables, and writes the result if `out` is given."""
-    manifest, bundles = Manifest(command.data), (load_bundle(command.old), load_bundle(command.new))
-    rows, ids = frozen_set(manifest, "test", *(each.taxonomy for each in bundles))
-    shared = rows[ids != UNKNOWN_TAXON]
-    old, new = (measure(bundle, manifest, shared, command) for bundle in bundles)
-    result = Result(bundles=(old, new))
+    bundle, manifest = load_bundle(command.bundle), Manifest(command.data)
+    require_same_outputs(manifest, bundle.taxonomy.output_keys, "bundle")
+    model, pictures = bundle.answer_model("fp32"), pictures_of(manifest, "test", bundle.record.input, workers=1)
+    outputs, sources = run(bundle_network(bundle, "fp32"), pictures), np.array(pictures.sources)
+    unknown, doubts = [], []
+    for part, answers in _unknown(bundle, model, command):
+        unknown.append(part)
+        doubts += [each.guess for each in answers]
+    groups = {"all": np.ones(len(sources), dtype=bool)} | {each: sources == each for each in sorted({*sources})}
+    known = [
+        known_plants(what, outputs.choose(np.flatnonzero(chosen)), doubts, model) for what, chosen in groups.items()
+    ]
+    name = f"{bundle.record.name} {bundle.record.version}"
+    result = Result(bundle=name, network=network_of(bundle), known=known, unknown=unknown)
     write_result(result, markdown(result), command.out)
     return result
 
 
-def measure(bundle: Bundle, manifest: Manifest, shared: Whole, command: SamePhotographs) -> Answers:
-    """Measures one bundle; `shared` are the rows whose taxa both bundles know."""
-    model, network, spec = bundle.answer_model("fp32"), bundle_network(bundle, "fp32"), bundle.record.input
-    first = {output.taxon_id: at for at, output in reversed(list(enumerate(bundle.taxonomy.outputs)))}
-    ids = [output.taxon_id for output in manifest.taxonomy.outputs]
-    rows = manifest.rows_of("test")
-    rows = rows[[ids[label] in first for label in manifest.labels[rows]]]
-    pictures = Pictures(manifest, rows, spec, "test", workers=1)
-    labels = np.array([first[ids[label]] for label in manifest.labels[rows]])
-    outputs = replace(run(network, pictures), labels=labels)
-    scores = outputs.score(model)
-    sources = np.array(manifest.table["source"].take(rows).to_pylist())
+def known_plants(what: str, outputs: Outputs, doubts: list[GuessShare | None], model: AnswerModel) -> KnownPlants:
+    """Measures the answers to known plants; `doubts` are those that answers to strangers tell."""
+    scores, answers = outputs.score(model), answers_of(outputs, model)
     decisions = decide(scores, model)
-    are_right_N = scores.right_names(decisions)
-    shared_N = np.isin(rows, shared)
-    groups = {"all": shared_N} | {source: shared_N & (sources == source) for source in sorted({*sources[shared_N]})}
-
-    def figures(what: str, chosen: Flags) -> KnownPlants:
-        found, at = scores.subset(chosen), np.flatnonzero(chosen)
-        own = np.array([model.taxonomy.taxa[taxon].rank for taxon in found.taxon_labels_N])
-        right_N = are_right_N[chosen]
-        named = decisions.named_N[chosen]
-        sets = coverage_figures(outputs.choose(at).logits, found.taxon_labels_N, model)
-        return KnownPlants(
-            what,
-            share(int(found.hits.sum()), len(at)),
-            share(int((decisions.rank_N[chosen] == own).sum()), len(at)),
-            share(int(right_N[named].sum()), int(named.sum())) if named.any() else None,
-            calibration_error(found.confidence_N, found.hits, pictures.plants[chosen]).value,
-            next((each.covered for each in sets if (each.kind, each.coverage) == ("marginal", _COVERAGE)), None),
-        )
-
-    return Answers(
-        f"{bundle.record.name} {bundle.record.version}",
-        network_of(bundle),
-        [figures(what, chosen) for what, chosen in groups.items()],
-        figures("all that it knows", np.ones(len(rows), dtype=bool)),
-        list(_unknown(bundle, model, command)),
+    named_N = decisions.named_N
+    taxa = [model.taxonomy.taxa[taxon] for taxon in scores.taxon_labels_N]
+    shown = list(zip(answers, taxa, strict=True))
+    own_rank = sum(answer.verdict.rank == taxon.rank for answer, taxon in shown)
+    grave_T = model.taxonomy.grave_harms["touch"][0]
+    warned = [
+        any(harm.is_likely and harm.harm.kind == "touch" for harm in answer.harmful)
+        for answer, taxon in zip(answers, scores.taxon_labels_N, strict=True)
+        if not grave_T[taxon]
+    ]
+    harmless = [
+        answer.verdict.rank in ("species", "genus") and not harms_gravely(answer.taxa[0].taxon)
+        for answer, taxon in shown
+        if harms_gravely(taxon)
+    ]
+    return KnownPlants(
+        what,
+        share(int(scores.hits.sum()), len(taxa)),
+        share(own_rank, len(taxa)),
+        _share_of(scores.right_names(decisions)[named_N].tolist()),
+        calibration_error(scores.confidence_N, scores.hits, outputs.plants).value,
+        several_pictures(outputs, scores.taxon_labels_N, model),
+        guesses(shown, doubts),
+        _share_of(warned),
+        _share_of(harmless),
     )
 
 
-def _unknown(bundle: Bundle, model: AnswerModel, command: SamePhotographs) -> Iterator[UnknownFigures]:
-    """Yields the figures of each list of strangers, and of the things."""
+def answers_of(outputs: Outputs, model: AnswerModel) -> list[PlantAnswer]:
+    """Returns the answer about each picture alone."""
+    each_alone = np.arange(len(outputs.labels))[:, None]
+    return [answer_plant(outputs.logits[at], outputs.features[at], model, Question(top_k=3)) for at in each_alone]
+
+
+def _share_of(flags: list[bool]) -> Share | None:
+    return share(sum(flags), len(flags)) if flags else None
+
+
+def harms_gravely(taxon: Taxon) -> bool:
+    """Tells whether a taxon harms gravely, by touch or if it is eaten."""
+    return any(harm.is_grave for harm in harms_of(taxon.scientific_name, taxon.genus))
+
+
+def guesses(known: list[tuple[PlantAnswer, Taxon]], doubts: list[GuessShare | None]) -> Guesses | None:
+    """Compares what is told of guesses with what is true; strangers are so many that every fourth plant is one."""
+    rows = []
+    for answer, taxon in known:
+        if (guess := answer.guess) is not None and guess.three is not None:
+            names = [each.taxon.taxon_id for each in answer.taxa]
+            rows.append((1.0, guess.first, names[0] == taxon.taxon_id, guess.three, taxon.taxon_id in names))
+    if not (number := len(rows)):
+        return None
+    weight = len(known) * _STRANGERS / max(len(doubts), 1)
+    rows += [(weight, each.first, False, each.three, False) for each in doubts if each and each.three is not None]
+    weights, *columns = np.array(rows, float).T
+    return Guesses(number, *(float(np.average(each, weights=weights)) for each in columns))
+
+
+def _unknown(
+    bundle: Bundle, model: AnswerModel, command: SamePhotographs
+) -> Iterator[tuple[UnknownFigures, list[PlantAnswer]]]:
+    """Yields the figures of each list of strangers with the answers to them, and of the things without any."""
     network, spec = bundle_network(bundle, "fp32"), bundle.record.input
     for given in command.strangers:
         listed = list_negatives((given,), label=UNKNOWN_PLANT)
@@ -171,10 +214,11 @@ def _unknown(bundle: Bundle, model: AnswerModel, command: SamePhotographs) -> It
             if chosen.any():
                 part = scores.subset(chosen)
                 decisions = decide(part, model)
-                yield _counted(f"{given.name}, {what}", decisions, part.right_names(decisions))
+                counted = _counted(f"{given.name}, {what}", decisions, part.right_names(decisions))
+                yield counted, answers_of(outputs.choose(np.flatnonzero(chosen)), model)
     things = PictureFiles(list_negatives((command.things,), ("test",)).paths, spec)
     decisions = decide(run(network, things).score(model), model)
-    yield _counted("other things", decisions, np.zeros(len(decisions.rank_N), dtype=bool))
+    yield _counted("other things", decisions, np.zeros(len(decisions.rank_N), dtype=bool)), []
 
 
 def _counted(what: str, decisions: Decisions, right_N: Flags) -> UnknownFigures:
@@ -185,32 +229,41 @@ def _counted(what: str, decisions: Decisions, right_N: Flags) -> UnknownFigures:
 
 def markdown(result: Result) -> str:
     """Returns the result as Markdown tables."""
-    old, new = result.bundles
-    names = [each.bundle for each in result.bundles]
 
-    def known(each: KnownPlants) -> tuple[str, ...]:
-        right, covered = ("-" if figure is None else percent(figure) for figure in (each.names_right, each.covered))
-        return percent(each.top1), percent(each.named), right, f"{each.ece:.3f}", covered
+    def shown(figure: Share | None) -> str:
+        return "-" if figure is None else percent(figure)
 
-    shares = ("top-1", "named at its rank", "names right", "ECE", "candidate sets of 90 %")
-    columns = ("test photographs", "bundle", *shares)
-    rows = [
-        (each.what, name, *known(each))
-        for pair in zip((*old.known, old.own), (*new.known, new.own), strict=True)
-        for name, each in zip(names, pair, strict=True)
+    several = [(each.what, one) for each in result.known for one in each.several]
+    guessed = [(each.what, each.guesses) for each in result.known if each.guesses is not None]
+    tables = [
+        table(
+            ("test photographs", "top-1", "named at its rank", "names right", "ECE"),
+            [
+                (each.what, *map(shown, (each.top1, each.named, each.names_right)), f"{each.ece:.3f}")
+                for each in result.known
+            ],
+        ),
+        table(
+            ("test photographs", "of one taxon", "top-1", "named", "names right"),
+            [(what, str(one.num_pictures), *map(shown, (one.top1, one.named, one.right))) for what, one in several],
+        ),
+        table(
+            ("test photographs", "without a name", "first is right: told", "true", "one of three: told", "true"),
+            [
+                (what, str(one.number), *map("{:.0%}".format, (one.told, one.right, one.told_three, one.right_three)))
+                for what, one in guessed
+            ],
+        ),
+        table(
+            ("test photographs", "harmless to touch, but warned of", "harmful, named as harmless"),
+            [(each.what, shown(each.warned), shown(each.harmless)) for each in result.known],
+        ),
+        table(
+            ("photographs", "named a species", "wrong name at any rank", "not a plant"),
+            [(each.what, *map(shown, (each.named_species, each.wrong, each.not_a_plant))) for each in result.unknown],
+        ),
     ]
-    unknown = [
-        (each.what, name, percent(each.named_species), percent(each.wrong), percent(each.not_a_plant))
-        for name, answers in zip(names, result.bundles, strict=True)
-        for each in answers.unknown
-    ]
-    return "\n\n".join(
-        [
-            f"{result.machine}.",
-            table(columns, rows),
-            table(("photographs", "bundle", "named a species", "wrong name at any rank", "not a plant"), unknown),
-        ]
-    )
+    return "\n\n".join([f"{result.bundle}. {result.machine}.", *tables])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from benchmarks import loader, same_photographs
+from benchmarks import loader
 from benchmarks.result import in_turns, read_result, spread, table, write_result
 from benchmarks.serving import compare, memory, overload
 from benchmarks.serving.load import Load, Outcome, percentile
@@ -15,7 +15,6 @@ from tests.make import from_table, ran
 
 TABLES = [
     ("amd-epyc-2-cores/loader", loader.Result, loader.markdown),
-    ("amd-epyc-2-cores/same_photographs", same_photographs.Result, same_photographs.markdown),
     ("amd-epyc-2-cores/serving", compare.Comparison, compare.markdown),
     ("intel-xeon-2-cores/serving", compare.Comparison, compare.markdown),
     ("amd-epyc-2-cores/serving_memory", memory.MemoryResult, memory.markdown),
