@@ -14,7 +14,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -32,7 +32,7 @@ from models.errors import BotanifyError, DataError, RecipeError, without_passwor
 from models.program import clear_errors, read_flags
 from training.engine.stop_signal import EXIT_REQUEUE
 from training.machine import Machine, this_machine
-from training.monitor.log import LOG_FILE, Event, read_log, without_repeats
+from training.monitor.log import LOG_FILE, Event, read_log
 from training.recipe import check_recipe, read_recipe
 from training.toml_file import Section, check_section, flag_words, read_toml, section_to_plain
 
@@ -276,6 +276,16 @@ def _train(arguments: Sequence[str], output: Path) -> str:
     lines = [line for line in output.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(_ERROR)]
     return (errors or lines or [f"exit code {code}"])[-1].strip()
+
+
+def without_repeats(events: Iterable[Event]) -> list[Event]:
+    """The events without those of steps that were repeated after a resume."""
+    kept: list[Event] = []
+    for event in events:
+        if event["event"] == "start":
+            kept = [earlier for earlier in kept if earlier.get("step", 0) <= event["step"]]
+        kept.append(event)
+    return kept
 
 
 def read_figures(run: Run, events: Sequence[Event]) -> Run:

@@ -4,7 +4,7 @@ Fields may be added, but never renamed or removed.
 """
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
@@ -17,7 +17,7 @@ from models.errors import InputError, some_of
 from models.examples import Example
 from models.harmful import harms_of
 from models.taxonomy import KnownName, NameMatch, TaxaChoice, Taxon, TaxonNames
-from models.text_table import text_lines
+from models.text_table import TextTable, text_lines
 from serving.errors import BadParameter
 from serving.schemas import TaxonView
 
@@ -30,10 +30,16 @@ LIST_PREFIX: Final = "list:"
 """Starts a value that names a list."""
 ALL_TAXA: Final = "all"
 """The project of Pl@ntNet's interface with every taxon that the model can name."""
-_SUFFIX: Final = ".txt"
 _COMMENT: Final = "#"
+_TEXT: Final = ".txt"
+# GBIF's species list, and the tables of Kew's WCVP and World Flora Online.
+_COLUMNS: Final = {
+    "taxon": ("species", "acceptedscientificname", "scientificname", "taxonname"),
+    "records": ("numberofoccurrences",),
+}
+_TOO_FEW: Final = {"0", "1", "2", "3", "4"}  # records: often mistakes, or garden plants
 _NAME_LENGTH: Final = 40  # longest part of a name that a message repeats
-_LIST_FORM: Final = "a folder with text files NAME.txt in UTF-8, one name a line"
+_LIST_FORM: Final = "a folder with text files NAME.txt in UTF-8, one name a line, or tables NAME.csv or NAME.tsv"
 
 
 class SpeciesEntry(TaxonView, frozen=True):
@@ -168,26 +174,19 @@ def _meaning(known: KnownName, taxa: Sequence[str]) -> str:
     if kind == "accepted":
         return f"This model can name {name}."
     if kind in {"genus", "family"}:
-        return f"{name} is a {kind}, of which this model can name {_in_words(taxa)}."
+        return f"{name} is a {kind}, of which this model can name {some_of(taxa, _NUM_NAMED)}."
     what = "synonym" if kind == "synonym" else "common name"
-    return f"{name} is a {what} of {_in_words(taxa)}, which this model can name."
-
-
-def _in_words(names: Sequence[str]) -> str:
-    """Lists names in words: "a", "a and b", "a, b, c and 9 others"."""
-    shown = list(names[:_NUM_NAMED])
-    if (num_others := len(names) - len(shown)) > 0:
-        shown.append(f"{num_others:,} {'other' if num_others == 1 else 'others'}")
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    return f"{name} is a {what} of {some_of(taxa, _NUM_NAMED)}, which this model can name."
 
 
 # ---- The choice of taxa in a request: names, and named lists of names that the operator keeps in a folder
 
 
 def read_taxa_lists(folder: Path | None) -> TaxaLists:
-    """Reads the lists of a folder: one file NAME.txt per list, one name per line; # starts a comment.
+    """Reads the lists of a folder: files NAME.txt with one name per line, where # starts a comment, and tables.
 
-    Hidden files are left out.
+    A table has a column of names; species with fewer than 5 records in a table of GBIF are left out. So are hidden
+    files.
 
     Raises:
         InputError: The folder or a file cannot be read, or a list is empty.
@@ -198,16 +197,24 @@ def read_taxa_lists(folder: Path | None) -> TaxaLists:
         raise InputError(
             "the folder of --taxa-lists does not exist", value=folder, limit=_LIST_FORM, remedy="correct the path"
         )
-    paths = sorted(folder.glob(f"*{_SUFFIX}"))
-    return {path.stem: _read_list(path) for path in paths if not path.name.startswith(".")}  # editors keep hidden files
+    paths = [
+        path for path in sorted(folder.glob("[!.]*")) if path.suffix in {_TEXT, ".csv", ".tsv"}
+    ]  # editors hide files
+    return {path.stem: _read_list(path) for path in paths}
 
 
 def _read_list(path: Path) -> dict[str, int]:
-    lines = enumerate(map(html.unescape, text_lines(path, "\n")), start=1)  # "&#215;" is no comment
-    names = {name: number for number, line in lines if (name := line.partition(_COMMENT)[0].strip())}
+    lines = enumerate(text_lines(path, "\n"), start=1) if path.suffix == _TEXT else _names_in_table(path)
+    names = {name: number for number, line in lines if (name := html.unescape(line).partition(_COMMENT)[0].strip())}
     if not names:
         raise InputError(f"the list {path} has no names", limit=_LIST_FORM, remedy="add names or remove the file")
     return names
+
+
+def _names_in_table(path: Path) -> Iterator[tuple[int, str]]:
+    for number, row in TextTable(path, ["taxon"], _COLUMNS).rows():
+        if row["records"] not in _TOO_FEW:
+            yield number, row["taxon"]
 
 
 class TaxaSelector:

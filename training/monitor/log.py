@@ -4,7 +4,7 @@ If TensorBoard is installed, `tensorboard --logdir runs` draws loss, learning ra
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,13 +101,3 @@ def read_log(folder: Path) -> list[Event]:
         with suppress(msgspec.DecodeError):
             events.append(msgspec.json.decode(line, type=Event))
     return [event for event in events if "event" in event]
-
-
-def without_repeats(events: Iterable[Event]) -> list[Event]:
-    """The events without those of steps that were repeated after a resume."""
-    kept: list[Event] = []
-    for event in events:
-        if event["event"] == "start":
-            kept = [earlier for earlier in kept if earlier.get("step", 0) <= event["step"]]
-        kept.append(event)
-    return kept

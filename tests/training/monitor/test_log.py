@@ -10,10 +10,11 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
+from benchmarks.sweep import without_repeats
 from models.errors import DataError
 from tests.training.small import ROOT, run_training
 from training.monitor import log as module
-from training.monitor.log import RunLog, read_log, without_repeats
+from training.monitor.log import RunLog, read_log
 
 TOP1 = {"value": 0.5, "num_pictures": 8, "interval_95": (0.2, 0.8)}
 EPOCH = {"seconds": 2.0, "pictures_per_s": 9.5, "validation": {"top1": TOP1, "top5": TOP1, "loss": 1.5}}
