@@ -73,7 +73,7 @@ class KnownPlants(msgspec.Struct, frozen=True):
     """Answers to test photographs of taxa that the bundle knows."""
 
     what: str
-    """Data set, or all."""
+    """Data set, or those that the network was trained on, or those that it was not."""
     top1: Share
     named: Share
     """Those whose verdict has the rank of their taxon: a species, or for a taxon of rank genus a genus."""
@@ -107,7 +107,7 @@ class Result(Measured, frozen=True, kw_only=True):
     """Name and version."""
     network: Network
     known: list[KnownPlants]
-    """All, and each data set."""
+    """Of trained sources, of others, and of each trained one."""
     unknown: list[UnknownFigures]
     """Each list, those of unknown genera and those of known genera apart, and the things."""
 
@@ -127,9 +127,13 @@ def measure(command: SamePhotographs) -> Result:
     for part, answers in _unknown(bundle, model, command):
         unknown.append(part)
         doubts += [each.guess for each in answers]
-    groups = {"all": np.ones(len(sources), dtype=bool)} | {each: sources == each for each in sorted({*sources})}
+    trained = sorted({*manifest.table["source"].take(manifest.rows_of("train")).to_pylist()})
+    own = np.isin(sources, trained)
+    groups = {"trained sources": own, "other sources": ~own} | {each: sources == each for each in trained}
     known = [
-        known_plants(what, outputs.choose(np.flatnonzero(chosen)), doubts, model) for what, chosen in groups.items()
+        known_plants(what, outputs.choose(np.flatnonzero(chosen)), doubts, model)
+        for what, chosen in groups.items()
+        if chosen.any()
     ]
     name = f"{bundle.record.name} {bundle.record.version}"
     result = Result(bundle=name, network=network_of(bundle), known=known, unknown=unknown)
