@@ -12,15 +12,8 @@ from models.errors import InputError
 # The form in which browsers send the header Origin (RFC 6454, 6.1): lower case, no path, no default port.
 _ORIGIN: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?")
 _DEFAULT_PORTS: Final = {("http", "80"), ("https", "443")}
-_ALLOWED_HEADERS: Final = ["Authorization", "X-API-Key", "Content-Type", "Prefer", "X-Request-ID", "traceparent"]
-_EXPOSED_HEADERS: Final = [
-    "X-Request-ID",
-    "Retry-After",
-    "Preference-Applied",
-    "RateLimit",
-    "RateLimit-Policy",
-    "traceresponse",
-]
+_ALLOWED_HEADERS: Final = ["Authorization", "X-API-Key", "Content-Type", "Prefer", "X-Request-ID"]
+_EXPOSED_HEADERS: Final = ["X-Request-ID", "Retry-After", "Preference-Applied", "RateLimit", "RateLimit-Policy"]
 _MAPPED: Final = "::ffff:"  # prefix of an IPv4 address on a dual-stack socket, RFC 4291, 2.5.5.2
 _MAPPED_BITS: Final = 96
 _MAX_AGE_S: Final = 7_200  # Chromium caches a preflight response no longer than this

@@ -1,4 +1,4 @@
-"""The outermost ASGI layers: refusals at the entry; request id, trace, log line, metrics and headers of every response.
+"""The outermost ASGI layers: refusals at the entry; request id, log line, metrics and headers of every response.
 
 They wrap the application, because Litestar's own middleware does not see requests that match no route.
 """
@@ -6,13 +6,12 @@ They wrap the application, because Litestar's own middleware does not see reques
 import asyncio
 import hashlib
 import re
-import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -49,10 +48,6 @@ PRECOMPRESSED: Final = "precompressed"
 """Name of the option of a route whose responses are not to be compressed again."""
 MIN_COMPRESSED_BYTES: Final = 1_000
 """A shorter text is sent as it is: it fits into one packet anyway."""
-# version "-" trace id "-" parent id "-" flags; a later version may have more fields (W3C Trace Context, 3.2.2).
-_TRACEPARENT: Final = re.compile(
-    rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?"
-)
 
 _log = structlog.get_logger(__name__)
 
@@ -136,9 +131,7 @@ class ObservabilityMiddleware:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, send, self)
-        trace = exchange.trace
-        trace_fields = {"trace_id": trace.trace_id, "span_id": trace.span_id} if trace else {}
-        with structlog.contextvars.bound_contextvars(request_id=exchange.request_id, **trace_fields):
+        with structlog.contextvars.bound_contextvars(request_id=exchange.request_id):
             try:
                 with self._metrics.in_flight.track_inprogress():
                     await self._app(exchange.scope, receive, exchange.send)
@@ -174,7 +167,6 @@ class _Exchange:
         self.started = time.perf_counter()
         sent_id = next((value for name, value in scope["headers"] if name.lower() == b"x-request-id"), b"")
         self.request_id = sent_id.decode() if _VALID_ID.fullmatch(sent_id) else uuid.uuid4().hex
-        self.trace = Trace.of(scope["headers"])
         self.method = scope["method"] if scope["method"] in _METHODS else "other"
         self.status = 0
         self._is_read = scope["method"] in {"GET", "HEAD"}
@@ -226,35 +218,11 @@ class _Exchange:
             ),
             *((name.lower().encode(), value.encode()) for name, value in {**quota, **cors}.items()),
         ]
-        if self.trace is not None:
-            # Of the draft of Level 2: the caller's trace with the id of this request's span.
-            trace = f"00-{self.trace.trace_id}-{self.trace.span_id}-{self.trace.flags}"
-            completed.append((b"traceresponse", trace.encode()))
         if b"cache-control" not in present:
             completed.append((b"cache-control", _DO_NOT_KEEP))
         if self._layer.is_draining() and b"connection" not in present:
             completed.append((b"connection", b"close"))
         return completed
-
-
-class Trace(NamedTuple):
-    """The trace that a request belongs to (W3C Trace Context), from the header `traceparent`."""
-
-    trace_id: str
-    """Id of the whole trace, which the caller chose; 32 hexadecimal digits."""
-    span_id: str
-    """Id of this request within the trace; 16 hexadecimal digits."""
-    flags: str
-    """As the caller sent them; 2 hexadecimal digits."""
-
-    @classmethod
-    def of(cls, headers: HeaderPairs) -> Self | None:
-        """Returns the trace of a request, or None if it has none, a malformed one or several."""
-        sent = [value for name, value in headers if name.lower() == b"traceparent"]
-        match = _TRACEPARENT.fullmatch(sent[0]) if len(sent) == 1 else None
-        if match is None or (match[1] == b"00" and match[4] is not None):
-            return None
-        return cls(match[2].decode(), secrets.token_hex(8), match[3].decode())
 
 
 # ---- HTTP caching (RFC 9110, RFC 9111)

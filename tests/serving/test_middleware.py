@@ -1,16 +1,14 @@
 """The layers around the routes: headers, log lines, traces and what clients may keep."""
 
 import asyncio
-import re
 
 import pytest
 import structlog
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.api.middleware import ObservabilityMiddleware, Trace, is_unchanged
+from serving.api.middleware import ObservabilityMiddleware, is_unchanged
 from serving.metrics import Metrics
-from tests.make import from_table
 
 
 def answer(*, is_draining=False, headers=(), client=None):
@@ -51,27 +49,6 @@ def test_log_line_without_a_key_has_no_client(client):
     _, line = answer(client=client)
     assert "client" not in line
     assert "192.0.2.1" not in str(line)
-
-
-TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-SENT = f"00-{TRACE}-{PARENT}-01"
-
-
-def test_trace_of_the_caller_is_in_the_log_and_the_response(client):
-    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
-        response = client.get("/health/live", headers={"traceparent": SENT})
-    trace_id, span_id = re.fullmatch(r"00-(\w{32})-(\w{16})-01", response.headers["traceresponse"]).groups()
-    [line] = lines
-    assert (line["trace_id"], line["span_id"]) == (trace_id, span_id)
-    assert trace_id == TRACE
-    assert span_id != PARENT
-
-
-@from_table
-def test_a_trace_is_taken_up_if_it_is_valid_and_the_only_one(values, is_valid):
-    sent = [value.format(trace=TRACE, TRACE=TRACE.upper(), parent=PARENT) for value in values]
-    found = Trace.of([(b"Traceparent", value.encode()) for value in sent])
-    assert (found and found.trace_id) == (TRACE if is_valid else None)
 
 
 KEPT = ["/", "/web/style.css", "/web/vendor/rapidoc/rapidoc-min.js", "/schema", "/schema/openapi.json", "/model"]
