@@ -179,7 +179,11 @@ def steps(command: Command) -> Iterator[Step]:
             )
         packed = command.out / "packed"
     recipe = command.recipe or flora.recipe
-    read_recipe(Path(recipe))  # a wrong one ends here, and missing weights in a forecast, before hours of work
+    # A wrong recipe ends here, missing weights too, or else in a forecast, before hours of work.
+    known = read_recipe(Path(recipe))
+    weights = command.weights or known.network.weights
+    if weights not in {"imagenet", "none"} and not Path(weights).exists():
+        raise RecipeError("there are no such initial weights", value=weights, remedy="give --weights FILE")
     train: list[object] = ["train", recipe, ("--weights", command.weights)]
     if flora.num_pictures:
         yield Step("forecast", _program(*train, "--forecast", flora.num_pictures), packed / MANIFEST_FILE)

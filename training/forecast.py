@@ -25,8 +25,9 @@ def on_this_machine(recipe: Recipe, num_pictures: int, device: "torch.device") -
     """Takes some steps on random pictures, and says how long a training takes without what is not a step."""
     from training.engine.device import describe_device
 
-    is_frozen = recipe.network.frozen_stages == "all"  # each picture runs through the network once
-    sides = [recipe.pictures.serve_px] if is_frozen else sides_of_epochs(recipe)
+    sides = sides_of_epochs(recipe)
+    if recipe.network.frozen_stages == "all":  # each picture runs through the network once
+        sides = sides[:1]
     pictures = replace(recipe.pictures, picture_px=min(sides), progressive=())
     speed = pictures_per_s(replace(recipe, pictures=pictures), device)
     start = f"forecast for {num_pictures:,} pictures, {describe_device(device)}"

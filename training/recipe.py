@@ -68,7 +68,8 @@ class NetworkRecipe(Section, frozen=True, kw_only=True):
     """Name of a timm model."""
     weights: str = "imagenet"
     """Initial weights: "imagenet" (timm's hub), "none" (random), a bundle with weights (export.py --with-weights), or a
-    checkpoint, state dict or safetensors file. The normalization of the pictures is that of the weights."""
+    checkpoint, state dict or safetensors file. Pictures are normalized as for the bundle, or for the tag of the
+    architecture, as in vit_base_patch16_clip_224.openai."""
     dropout: Share = 0.4
     """Dropout before the classifier (0.4: Tan and Le 2019, B4). Stochastic depth skips the last residual block with
     half this probability, and earlier ones less often."""

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import traceback
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -154,7 +154,7 @@ def train(command: Train) -> None:
     except Stopped:  # raised on every rank
         leave()
         raise
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             reason = str(error).partition("\n")[0]
             smaller = "use a smaller --batch-size, or --serve-px if it was in a validation"
@@ -186,6 +186,9 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     recipe, note = with_fitting_sizes(command.recipe)
     if note and ranks.is_main:
         print(note)
+    if recipe.network.frozen_stages == "all":  # it sees each picture once, as in the service
+        pictures = replace(recipe.pictures, picture_px=recipe.pictures.serve_px, progressive=())
+        recipe = replace(recipe, pictures=pictures)
     if command.forecast:
         load_weights(new_network(recipe, 1), recipe.network.weights)  # an error says how to get them
         print("timing some steps; on a CPU one may take minutes", flush=True)
@@ -219,11 +222,13 @@ def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torc
         loaded = load_weights(network, str(start), manifest.taxonomy.output_keys)
         if ranks.is_main:
             print(loaded)
-    if is_frozen:
-        inputs = replace(inputs, features=stored_features(inputs, manifest, network, device, ranks))
-    remedy = "wait for it to end, or take another folder with --run"
-    alone = locked(folder, "another process trains in this folder", remedy=remedy) if ranks.is_main else nullcontext()
-    with alone, closing(Trainer(inputs, manifest, network, device, ranks)) as trainer:
+    with ExitStack() as stack:
+        if ranks.is_main:
+            problem = "another process trains in this folder"
+            stack.enter_context(locked(folder, problem, remedy="wait for it to end, or take another folder with --run"))
+        if is_frozen:
+            inputs = replace(inputs, features=stored_features(inputs, manifest, network, device, ranks))
+        trainer = stack.enter_context(closing(Trainer(inputs, manifest, network, device, ranks)))
         if resumes:
             trainer.resume()
         else:
@@ -234,9 +239,8 @@ def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torc
             write_json(folder / RECIPE_COPY, recipe_to_store(recipe))
         position = trainer.run(command.max_steps or math.inf, command.max_seconds or math.inf)
     if ranks.is_main:
-        is_validated = position.best >= 0
-        found = f"best validation top-1 {position.best:.1%}" if is_validated else "nothing was validated"
-        name = BEST if is_validated else LAST
+        found = f"best validation top-1 {position.best:.1%}" if position.best >= 0 else "nothing was validated"
+        name = BEST if position.best >= 0 else LAST
         print(f"{position.epoch} of {recipe.schedule.epochs} epochs, {position.step} steps; {found}")
         tell_next(f"python training/evaluate.py --checkpoint {folder / name} --data {recipe.data.data}")
 

@@ -99,10 +99,16 @@ def test_lists_of_the_data_set_reach_training_and_export(tmp_path):
 def test_a_folder_takes_the_recipe_for_what_the_machine_has_and_says_so(cards, recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(module, "find_gpus", lambda: (cards, ""))
     write_pictures(tmp_path / "plants", 1)
-    run(Command(flora=tmp_path / "plants", out=tmp_path / "out", weights="local.safetensors", dry_run=True))
+    monkeypatch.chdir(tmp_path)
+    asked = Command(flora=tmp_path / "plants", out=tmp_path / "out", weights="local.safetensors", dry_run=True)
+    with pytest.raises(RecipeError, match=r"no such initial weights \(got local"):
+        run(asked)
+    Path("local.safetensors").touch()
+    capsys.readouterr()
+    run(asked)
     said = capsys.readouterr().out
     assert said.startswith(f"recipe: {recipe}, since this machine has {cards[0] if cards else 'no GPU'}")
-    assert f"train: python training/train.py {recipe} --weights local.safetensors --data" in said
+    assert f"training/train.py {recipe} --weights local.safetensors --data" in said
 
 
 def test_a_misspelt_recipe_ends_before_anything_starts(tmp_path, monkeypatch, capsys):
@@ -166,6 +172,7 @@ def test_values_that_look_like_flags_are_none(tmp_path, monkeypatch):
     with pytest.raises(RecipeError, match="the name '-plants'"):
         list(steps(asked))
     Path("-plants").rename("plants")
+    Path("-w").touch()
     found = {step.name: step.arguments[1:] for step in steps(replace(asked, flora=Path("plants")))}
     assert found["prepare"] == ["folder", "plants", "--out", "./-out/data"]
     assert "--weights=-w" in found["train"]

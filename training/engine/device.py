@@ -250,7 +250,7 @@ class Ranks:
         statistics = [value for name, value in named if name.endswith(("running_mean", "running_var"))]
         if not self.is_distributed or not statistics:
             return
-        flat = torch.cat([value.flatten() for value in statistics])
+        flat = torch.cat([value.flatten() for value in statistics]).double()  # so that equal values stay what they are
         dist.all_reduce(flat)
         flat /= self.num_ranks
         for value, part in zip(statistics, torch.split(flat, [value.numel() for value in statistics]), strict=True):
@@ -283,7 +283,7 @@ def exit_now(code: int) -> None:
         os._exit(code)
 
 
-def lost_ranks(error: RuntimeError) -> BotanifyError | None:
+def lost_ranks(error: Exception) -> BotanifyError | None:
     """The error that the ranks cannot exchange values, as one line; None if the error has another cause."""
     message = str(error)
     is_lost = dist.is_initialized() and any(part in message for part in _LOST_RANK_MESSAGES)

@@ -5,8 +5,10 @@ settings of the classifier finds all of them. Their folder has the hash of all t
 """
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -15,17 +17,19 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from models.atomic_file import replaced
+from models.atomic_file import write_bytes
 from models.errors import DataError
 from models.network import PlantNetwork
 from training.dataset.manifest import Ints, Manifest
-from training.engine.device import Ranks, amp_dtype
+from training.engine.device import Ranks, allow_tf32, amp_dtype
+from training.engine.stop_signal import Stopped, StopSignal
 from training.loading.augment import Normalizer
-from training.loading.data import Features, still_loader
+from training.loading.data import EVALUATION_BATCH, Features, still_loader
 from training.loading.negatives import RunInput
 
-PART_PICTURES: Final = 4096
-"""Pictures of a part, which a run that is killed loses."""
+BATCH: Final = EVALUATION_BATCH
+PART_BATCHES: Final = 32
+"""Batches of a part, which a run that is killed loses."""
 
 
 def stored_features(
@@ -33,40 +37,49 @@ def stored_features(
 ) -> Features:
     """Returns the features of training, validation and no class; computes and stores those that are missing.
 
+    They lie beside the data, or in the folder of the run where that of the data cannot be written.
+
     Raises:
         DataError: A picture cannot be read, or the network gives values that are not finite in float16.
+        Stopped: The process received SIGTERM or Ctrl-C; the parts that are whole stay.
     """
     added = np.concatenate([np.full(len(each.paths), each.label) for each in (inputs.negatives, inputs.unknown)])
     rows = np.concatenate([manifest.rows_of("train"), manifest.rows_of("validation"), -1 - np.arange(len(added))])
-    folder = manifest.folder / f"features-{_key(inputs, manifest, network, device)[:16]}"
-    parts = [rows[first : first + PART_PICTURES] for first in range(0, len(rows), PART_PICTURES)]
-    files = [folder / f"{number:05}.npy" for number in range(len(parts))]
-    own = [number for number in range(ranks.rank, len(files), ranks.num_ranks) if not files[number].exists()]
-    folder.mkdir(exist_ok=True)
-    found = _run(inputs, manifest, network.to(device), device, np.concatenate([rows[:0], *(parts[at] for at in own)]))
-    waiting = np.empty((0, network.num_features), np.float16)
-    for number in track(own, "features", console=Console(stderr=True), disable=not ranks.is_main):
-        while len(waiting) < len(parts[number]):
-            waiting = np.concatenate([waiting, next(found)])
-        with replaced(files[number]) as stream:
-            np.save(stream, waiting[: len(parts[number])])
-        waiting = waiting[len(parts[number]) :]
-    ranks.sum([0])  # no rank reads before all have written
+    root = ranks.broadcast(manifest.folder if os.access(manifest.folder, os.W_OK) else inputs.recipe.run.run)
+    folder = root / f"features-{_key(inputs, manifest, network, device)[:16]}"
+    size = BATCH * PART_BATCHES
+    files = {first: folder / f"{first:08}.f16" for first in range(0, len(rows), size)}
+    missing = ranks.broadcast([first for first, file in files.items() if not file.exists()])
+    own = [rows[first : first + size] for first in missing[ranks.rank :: ranks.num_ranks]]
+    found = _run(inputs, manifest, network, device, np.concatenate([rows[:0], *own]))
+    turns = range(ranks.rank, len(missing) + ranks.rank, ranks.num_ranks)
+    with StopSignal() as stop:
+        for at in track(turns, "features", console=Console(stderr=True), disable=not ranks.is_main):
+            for first in missing[at : at + 1]:  # in the last turn some ranks have none
+                write_bytes(files[first], np.concatenate([*islice(found, PART_BATCHES)]).tobytes())
+            (code,) = ranks.maxima([stop.exit_code])  # so that no rank waits for another for long
+            if code:
+                raise Stopped(int(code))
+    values = np.empty((len(rows), network.num_features), np.float16)
+    for first, file in files.items():
+        values[first : first + size] = np.fromfile(file, np.float16).reshape(-1, network.num_features)
     position = np.full(len(manifest) + len(added), -1)
     position[rows] = np.arange(len(rows))
-    labels = np.concatenate([manifest.labels[rows[rows >= 0]], added])
-    return Features(np.concatenate([np.load(file) for file in files]), labels, position)
+    return Features(values, np.concatenate([manifest.labels[rows[rows >= 0]], added]), position)
 
 
 def _run(
     inputs: RunInput, manifest: Manifest, network: PlantNetwork, device: torch.device, rows: Ints
 ) -> Iterator[np.ndarray]:
     """Yields the features of pictures as the service sees them, a batch at a time."""
+    network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     network.eval()
+    allow_tf32(device, inputs.recipe.hardware.tf32)
     normalize = Normalizer(inputs.spec, device)
     dtype = amp_dtype(inputs.recipe.hardware, device)
     added = (inputs.negatives, inputs.unknown)
-    loader = still_loader(manifest, rows, inputs.spec, inputs.recipe.data, added=added, pin=device.type == "cuda")
+    pin = device.type == "cuda"
+    loader = still_loader(manifest, rows, inputs.spec, inputs.recipe.data, added=added, batch_size=BATCH, pin=pin)
     with torch.inference_mode(), nullcontext() if dtype is None else torch.amp.autocast(device.type, dtype=dtype):
         for pixels, _ in loader:
             on_device = normalize(pixels.to(device, non_blocking=True))
@@ -75,7 +88,7 @@ def _run(
                 raise DataError(
                     "the features of the network are too large for float16",
                     value=inputs.recipe.network.architecture,
-                    remedy="train without frozen_stages = all",
+                    remedy="take --amp bf16 or off, or train without --frozen-stages all",
                 )
             yield found
 
@@ -84,7 +97,8 @@ def _key(inputs: RunInput, manifest: Manifest, network: PlantNetwork, device: to
     """Returns the hash of all that features depend on: pictures, their preprocessing, weights and precision."""
     # Another folder may have pictures of the same names, as 0001.jpg.
     added = [(each.sha256, [path.stat().st_size for path in each.paths]) for each in (inputs.negatives, inputs.unknown)]
-    told = (PART_PICTURES, manifest.sha256, added, inputs.spec, str(amp_dtype(inputs.recipe.hardware, device)))
+    dtype = str(amp_dtype(inputs.recipe.hardware, device))
+    told = (BATCH * PART_BATCHES, manifest.sha256, added, inputs.spec, network.architecture, dtype)
     digest = hashlib.sha256(msgspec.json.encode(told))
     head = {parameter.data_ptr() for parameter in network.head_parameters()}
     for name, value in network.state_dict().items():

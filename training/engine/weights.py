@@ -118,10 +118,8 @@ def _from_file(path: Path, network: PlantNetwork) -> _Saved:
         state = _read_safetensors(bundle.weights_path())
         name = f"bundle {bundle.record.name} {bundle.record.version}"
         return _Saved(_prefixed(state), bundle.taxonomy.output_keys, name, bundle.record.architecture.name)
-    if path.suffix == ".safetensors":
-        return _Saved(_translated(_read_safetensors(path), network))
-    content: Any = load_tensors(path)
-    if isinstance(content, dict) and "network" in content:  # our own checkpoint
+    content: Any = _read_safetensors(path) if path.suffix == ".safetensors" else load_tensors(path)
+    if isinstance(content, dict) and isinstance(content.get("network"), dict):  # our own checkpoint
         state = dict(content.get("ema") or content["network"])
         return _Saved(state, content.get("output_keys"), architecture=content.get("architecture", ""))
     name = ""
@@ -151,9 +149,9 @@ def _translated(state: dict[str, Any], network: PlantNetwork) -> dict[str, Tenso
     Their projection is no classifier of plants, so it is left out.
     """
     translate = getattr(sys.modules[type(network.timm_model).__module__], "checkpoint_filter_fn", None)
-    if translate is None or network.state_dict().keys() & _prefixed(state).keys():
+    if translate is None or network.state_dict().keys() - _head_names(network) <= _prefixed(state).keys():
         return _prefixed(state)
-    with suppress(KeyError, RuntimeError):  # of a network that is none of this family
+    with suppress(AttributeError, KeyError, RuntimeError):  # of a network that is none of this family
         state = translate(state, network.timm_model)
     return {name: value for name, value in _prefixed(state).items() if name not in _head_names(network)}
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.atomic_file import write_bytes
 from models.errors import RecipeError
 from models.network import PlantNetwork
 from tests.training.small import command, prepare_flowers, run_training, write_things
@@ -61,7 +62,17 @@ def test_features_are_those_of_the_service_and_stand_beside_their_label(flags):
     assert labels.tolist() == [*manifest.labels[rows].tolist(), -1, -2]  # 12 things, then 5 plants of no class
     first, second, *_ = inputs.negatives.paths
     first.write_bytes(second.read_bytes())
-    with patch.object(Ranks, "sum"), patch("training.engine.features.PART_PICTURES", 16):
+    told = []
+
+    def broadcast(_, value):
+        told.append(value)
+        return told[1 - len(told) % 2]  # that of the first rank
+
+    with (
+        patch.object(Ranks, "broadcast", broadcast),
+        patch.object(Ranks, "maxima", lambda _, values: values),
+        patch.multiple("training.engine.features", BATCH=8, PART_BATCHES=2),
+    ):
         with pytest.raises(FileNotFoundError):  # of the parts of the other rank, for which nothing waits here
             stored_features(inputs, manifest, network, CPU, Ranks(0, 2))
         anew = stored_features(inputs, manifest, network, CPU, Ranks(1, 2))
@@ -69,23 +80,24 @@ def test_features_are_those_of_the_service_and_stand_beside_their_label(flags):
 
 
 def test_a_run_that_is_killed_goes_on_with_the_next_part(flags, monkeypatch):
-    monkeypatch.setattr("training.engine.features.PART_PICTURES", 16)
+    monkeypatch.setattr("training.engine.features.BATCH", 8)
+    monkeypatch.setattr("training.engine.features.PART_BATCHES", 2)
     data, run, *rest = flags
-    saved, steps = np.save, count()
+    steps = count()
 
-    def save(*arguments):
+    def write(path, content):
         if next(steps) == 2:
             raise KeyboardInterrupt
-        saved(*arguments)
+        write_bytes(path, content)
 
-    with patch("numpy.save", save), pytest.raises(KeyboardInterrupt):
+    with patch("training.engine.features.write_bytes", write), pytest.raises(KeyboardInterrupt):
         train(command(*flags))
     kept = {path: path.stat().st_mtime_ns for path in data.glob("features-*/*")}
     assert len(kept) == 2
     run_training(*flags, "--max-steps", 1)
     run_training(*flags, "--resume", "--weights", "moved.pt")
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    monkeypatch.setattr("training.engine.features.PART_PICTURES", 4096)
+    monkeypatch.setattr("training.engine.features.PART_BATCHES", 512)
     for path in data.glob("features-*/*"):
         path.unlink()
     run_training(data, run.with_name("whole"), *rest)
