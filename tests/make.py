@@ -82,9 +82,9 @@ def project_files():
 def kill_when(condition, *command):
     """Starts a program, and kills it as soon as the condition holds."""
     words = [str(word) for word in command]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True) as process:
         wait_until(condition, process)
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # what it started, too
     assert process.returncode == -signal.SIGKILL, "it had ended before"
 
 
