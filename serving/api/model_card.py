@@ -14,7 +14,7 @@ from models.ranking import NAMES_ARE_GUESSES, Promises, Thresholds
 from models.taxonomy import Taxon
 from serving.engine.loaded_bundle import LoadedBundle
 
-_DRAWN_TAXON: Final = "helianthus-annuus"
+_EXAMPLE_TAXON: Final = "nigella-damascena"
 _LISTED_UNCALIBRATED: Final = 100
 
 
@@ -175,7 +175,7 @@ def model_card(loaded: LoadedBundle, limits: UploadLimits, correction_days: int 
         num_species=ranks.count("species"),
         num_genera=ranks.count("genus"),
         languages=_languages(bundle.taxonomy.taxa),
-        example="/web/sunflower.jpg" if _DRAWN_TAXON in bundle.taxonomy.by_id else None,
+        example="/web/love-in-a-mist.jpg" if _EXAMPLE_TAXON in bundle.taxonomy.by_id else None,
         taxonomy_version=bundle.taxonomy.taxonomy_version,
         architecture=record.architecture,
         input=record.input,

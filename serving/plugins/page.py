@@ -38,7 +38,7 @@ _PAGE: Final = "."  # the name of index.html, which stands at the root alone: it
 _DEFAULT_LANGUAGE: Final = "en"
 _PARTS: Final = "parts"  # folder of what stands in several pages
 _WORKER: Final = "worker.js"
-_NOT_OFFLINE: Final = (_WORKER, "icons/", "schema.", "sunflower.", "vendor/")  # what the page does without
+_NOT_OFFLINE: Final = (_WORKER, "icons/", "schema.", "love-in-a-mist.", "vendor/")  # what the page does without
 _PLACEHOLDER: Final = re.compile(r"\{\{([\w.]+)\}\}")
 
 

@@ -76,7 +76,6 @@ MADE_OF_FIGURES = {
     "streaming": streaming,
     "serving_memory": lambda result: [[50, result["hostile"]["num_bytes"] / 1000]],  # its picture has 50 MP
     "answer": lambda result: [[1792]],  # features of EfficientNet-B4
-    "demonstration": lambda result: [[15]],  # bins
     "place_two_coasts": place_two_coasts,
 }
 

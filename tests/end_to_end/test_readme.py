@@ -53,17 +53,15 @@ def shown(words: str) -> str:
     return next(row for row in section("What was measured").splitlines() if words in row)
 
 
-def test_accuracy_is_that_of_the_bundle():
-    record = json.loads((ROOT / "models" / "releases" / "garden_and_wild_plants" / "bundle.json").read_text())
-    top1 = next(metric for metric in record["metrics"] if metric["name"] == "top1_taxon")
-    low, high = top1["interval_95"]
-    assert f"{top1['value']:.1%}".replace("%", " %") in shown("right species")
-    assert f"of {top1['num_pictures']:,} test" in shown("right species")
-    assert f"{100 * low:.1f} to {100 * high:.1f} %" in shown("right species")
-
-
 def result(name: str, device: str = "amd-epyc-2-cores") -> dict:
     return json.loads((RESULTS / device / f"{name}.json").read_bytes())
+
+
+def test_accuracy_is_that_of_the_result_on_own_sources_and_elsewhere():
+    own, other = result("same_photographs", "intel-xeon-2-cores")["known"][:2]
+    for part, row in (("top1", "right plant first"), ("named", "names them"), ("names_right", "names them")):
+        assert f"{100 * own[part]['value']:.1f} %" in shown(row)
+        assert f"{100 * other[part]['value']:.1f} %" in shown(row)
 
 
 def test_speed_of_the_loader_is_that_of_the_result():
