@@ -173,16 +173,18 @@ def steps(command: Command) -> Iterator[Step]:
     else:
         flora = read_flora(command.flora)
         if command.calibration_share:
-            remedy = f"set calibration_share in {flora.collection}"
             raise RecipeError(
-                "--calibration-share is for a folder of class folders", value=command.flora, remedy=remedy
+                "--calibration-share is for a folder of class folders",
+                value=command.flora,
+                remedy=f"set calibration_share in {flora.collection}",
             )
         packed = command.out / "packed"
     recipe = command.recipe or flora.recipe
     # A wrong recipe ends here, missing weights too, or else in a forecast, before hours of work.
     known = read_recipe(Path(recipe))
     weights = command.weights or known.network.weights
-    if weights not in {"imagenet", "none"} and not Path(weights).exists():
+    run_folder = command.out / "run"  # which has its own weights once it has begun
+    if weights not in {"imagenet", "none"} and not (Path(weights).exists() or run_folder.exists()):
         raise RecipeError("there are no such initial weights", value=weights, remedy="give --weights FILE")
     train: list[object] = ["train", recipe, ("--weights", command.weights)]
     if flora.num_pictures:
@@ -192,7 +194,6 @@ def steps(command: Command) -> Iterator[Step]:
         yield Step("prepare", _program("prepare", "folder", command.flora, "--out", data, share), data / MANIFEST_FILE)
     else:
         yield from _from_collection(flora, command, packed / MANIFEST_FILE)
-    run_folder = command.out / "run"
     bundle = command.out / "bundle"
     flags: list[object] = ["--data", packed, "--run", run_folder, "--auto-resume", *_others(data, _TRAIN)]
     yield Step("train", _program(*train, *flags), bundle / BUNDLE_FILE)

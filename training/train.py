@@ -224,8 +224,8 @@ def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torc
             print(loaded)
     with ExitStack() as stack:
         if ranks.is_main:
-            problem = "another process trains in this folder"
-            stack.enter_context(locked(folder, problem, remedy="wait for it to end, or take another folder with --run"))
+            remedy = "wait for it to end, or take another folder with --run"
+            stack.enter_context(locked(folder, "another process trains in this folder", remedy=remedy))
         if is_frozen:
             inputs = replace(inputs, features=stored_features(inputs, manifest, network, device, ranks))
         trainer = stack.enter_context(closing(Trainer(inputs, manifest, network, device, ranks)))

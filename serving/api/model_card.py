@@ -110,7 +110,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     languages: tuple[str, ...]
     """Codes of the languages in which it has common names, those with the most plants first."""
     example: str | None
-    """Address of a drawn picture of a plant that it knows, to try the service with; null if it knows none."""
+    """Address of a photograph of a plant that it knows, to try the service with; null if it knows none."""
     taxonomy_version: str
     """Edition of the names."""
     architecture: Architecture

@@ -52,9 +52,13 @@ def stored_features(
     missing = ranks.broadcast([first for first, file in files.items() if not file.exists()])
     own = [rows[first : first + size] for first in missing[ranks.rank :: ranks.num_ranks]]
     found = _run(inputs, manifest, network, device, np.concatenate([rows[:0], *own]))
-    turns = range(ranks.rank, len(missing) + ranks.rank, ranks.num_ranks)
     with StopSignal() as stop:
-        for at in track(turns, "features", console=Console(stderr=True), disable=not ranks.is_main):
+        for at in track(
+            range(ranks.rank, len(missing) + ranks.rank, ranks.num_ranks),
+            "features",
+            console=Console(stderr=True),
+            disable=not ranks.is_main,
+        ):
             for first in missing[at : at + 1]:  # in the last turn some ranks have none
                 write_bytes(files[first], np.concatenate([*islice(found, PART_BATCHES)]).tobytes())
             (code,) = ranks.maxima([stop.exit_code])  # so that no rank waits for another for long
@@ -78,8 +82,9 @@ def _run(
     normalize = Normalizer(inputs.spec, device)
     dtype = amp_dtype(inputs.recipe.hardware, device)
     added = (inputs.negatives, inputs.unknown)
-    pin = device.type == "cuda"
-    loader = still_loader(manifest, rows, inputs.spec, inputs.recipe.data, added=added, batch_size=BATCH, pin=pin)
+    loader = still_loader(
+        manifest, rows, inputs.spec, inputs.recipe.data, added=added, batch_size=BATCH, pin=device.type == "cuda"
+    )
     with torch.inference_mode(), nullcontext() if dtype is None else torch.amp.autocast(device.type, dtype=dtype):
         for pixels, _ in loader:
             on_device = normalize(pixels.to(device, non_blocking=True))
