@@ -191,15 +191,17 @@ class AccessControl:
         """
         return {} if self._rate_limiter is None else self._rate_limiter.acquire(client, num_requests)
 
-    def count_for_the_day(self, name: str) -> None:
+    def count_for_the_day(self, name: str) -> float:
         """Counts a question of a key that may ask about some plants a day; a page sends more requests with each.
+
+        Returns how many it may ask about yet.
 
         Raises:
             RateLimited: It has asked about as many since midnight UTC, or since the service was started.
         """
         per_day = self._keys and self._keys.per_day.get(name)
         if not per_day:
-            return
+            return math.inf
         day, second = divmod(int(time.time()), _DAY_S)
         if day != self._day:
             self._day = day
@@ -213,6 +215,7 @@ class AccessControl:
                 retry_after_s=_DAY_S - second,
             )
         self._sent[name] += 1
+        return per_day - self._sent[name]
 
     def limit_address(self, address: str | None) -> None:
         """Counts a request that needs no key, such as a file of the page. Their rate is apart from that of answers.

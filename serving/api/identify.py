@@ -140,7 +140,7 @@ async def answer_pictures(
     with deps.live_bundle.current.in_use() as loaded:
         loaded.selector.select(query.get("taxa", ()))  # refuses unknown names before the upload
         async with deps.admission.enter(client.identity) as admitted:
-            deps.access.count_for_the_day(client.name)
+            request.scope["state"]["left_today"] = deps.access.count_for_the_day(client.name)
             body = await read(request, admitted, deps, names)
             asked = parse_parameters(body.fields, query)
             question, ignored = loaded.question(asked)

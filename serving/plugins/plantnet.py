@@ -261,7 +261,7 @@ async def plantnet_identify(request: AnyRequest, deps: Deps, project: ProjectNam
         prefered_referential=record.name,
         best_match=None if is_unknown else results[0].species.scientific_name,
         results=results,
-        remaining_identification_requests=_remaining(request.scope["state"]["quota"]),
+        remaining_identification_requests=_remaining(request.scope["state"]),
         version=f"{record.created[:10]} ({record.version})",
         warnings=[*([f"{doubt}: {verdict.reason}"] if doubt else []), *answered.warnings],
     )
@@ -384,7 +384,7 @@ def _name(name: str, author: str = "") -> Name:
     return Name(name, author, f"{name} {author}".strip())
 
 
-def _remaining(quota: Mapping[str, str]) -> int:
-    """Reads the header RateLimit that the answer gets: `"client";r=19;t=3`."""
-    found = re.search(r";r=(\d+)", quota.get("RateLimit", ""))
-    return int(found[1]) if found else UNLIMITED
+def _remaining(state: Mapping[str, Any]) -> int:
+    """Reads the header RateLimit that the answer gets, `"client";r=19;t=3`, and the quota of the day."""
+    found = re.search(r";r=(\d+)", state["quota"].get("RateLimit", ""))
+    return int(min(int(found[1]) if found else UNLIMITED, state["left_today"]))
