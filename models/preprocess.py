@@ -284,12 +284,11 @@ def to_network_input(image: Image.Image, spec: InputSpec) -> Singles:
 
 def normalized(pixels_HW3: npt.NDArray[np.uint8], spec: InputSpec) -> Singles:
     """Returns the network input, shape (3, height, width), of 8-bit pixels of its size."""
-    hw3 = pixels_HW3.astype(np.float32)
-    mean = np.array(spec.mean, dtype=np.float32)
-    std = np.array(spec.std, dtype=np.float32)
-    np.multiply(hw3, np.float32(1 / 255) / std, out=hw3)  # in place, as allocation costs more than the arithmetic
-    np.subtract(hw3, mean / std, out=hw3)
-    return np.ascontiguousarray(hw3.transpose(2, 0, 1))
+    chw = np.ascontiguousarray(pixels_HW3.transpose(2, 0, 1)).astype(np.float32)  # bytes are turned faster than floats
+    mean, std = np.array((spec.mean, spec.std), dtype=np.float32)[..., None, None]
+    chw *= np.float32(1 / 255) / std  # in place, as allocation costs more than the arithmetic
+    chw -= mean / std
+    return chw
 
 
 def cropped_and_resized(image: Image.Image, spec: InputSpec) -> Image.Image:
