@@ -26,7 +26,7 @@ def side_multiple(architecture: str) -> int:
     if not _has_patches(architecture):
         return 1
     with torch.device("meta"):
-        return cast(int, timm.create_model(architecture).get_submodule("patch_embed").patch_size[0])  # type: ignore[index]
+        return int(timm.create_model(architecture).get_submodule("patch_embed").patch_size[0])  # type: ignore[index]
 
 
 class PlantNetwork(nn.Module):
@@ -47,10 +47,13 @@ class PlantNetwork(nn.Module):
         self.architecture = architecture
         self.num_outputs = num_outputs
         self._dropout = dropout
-        options: dict[str, Any] = {"dynamic_img_size": True} if _has_patches(architecture) else {}
-        self.timm_model = timm.create_model(
-            architecture, num_classes=num_outputs, drop_rate=dropout, drop_path_rate=drop_path, **options
-        )
+        options: dict[str, Any] = {"num_classes": num_outputs, "drop_rate": dropout}
+        if _has_patches(architecture):
+            options["dynamic_img_size"] = True
+        try:
+            self.timm_model = timm.create_model(architecture, drop_path_rate=drop_path, **options)
+        except TypeError:  # it knows no stochastic depth
+            self.timm_model = timm.create_model(architecture, **options)
         head: object = self.head
         if not isinstance(head, nn.Linear):
             kinds = [type(each).__name__ for each in (head if isinstance(head, tuple) else (head,))]

@@ -26,7 +26,7 @@ def on_this_machine(recipe: Recipe, num_pictures: int, device: "torch.device") -
     from training.engine.device import describe_device
 
     sides = sides_of_epochs(recipe)
-    if recipe.network.frozen_stages == "all":  # each picture runs through the network once
+    if recipe.network.frozen_stages:  # each picture runs through the network once
         sides = sides[:1]
     pictures = replace(recipe.pictures, picture_px=min(sides), progressive=())
     speed = pictures_per_s(replace(recipe, pictures=pictures), device)

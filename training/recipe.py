@@ -266,7 +266,7 @@ def check_recipe(content: dict[str, Any], origin: str) -> Recipe:
             limit="one of the two",
             remedy='take compile = "default" or accumulate = 1',
         )
-    if recipe.network.frozen_stages == "all" and recipe.network.weights == "none":
+    if recipe.network.frozen_stages and recipe.network.weights == "none":
         raise RecipeError(
             f"the recipe {origin} freezes random weights, which would never learn anything",
             value="frozen_stages = all with weights = none",

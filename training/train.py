@@ -65,8 +65,8 @@ class Train(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds: Positive | None = None
     """Stop when the run has trained for this many seconds, with a validation and a checkpoint."""
     forecast: WholeNumber = 0
-    """Load the initial weights, take some steps on random pictures, tell how long a training with so many pictures
-    takes on this machine, and stop; needs no data."""
+    """Load the initial weights, convert the network to ONNX, take some steps on random pictures, tell how long a
+    training with so many pictures takes on this machine, and stop; needs no data."""
     deterministic: bool = False
     """Take the kernels that repeat a run exactly, as far as PyTorch has them, although they are slower; on the same
     GPUs, with the same versions."""
@@ -173,6 +173,7 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     from training.dataset.manifest import Manifest
     from training.drawn import ensure_training_data
     from training.engine.weights import load_weights, new_network
+    from training.fit.onnx_file import convert
     from training.loading.negatives import RunInput
     from training.network_input import with_fitting_sizes
 
@@ -186,11 +187,15 @@ def _train_on(command: Train, device: "torch.device", ranks: "Ranks") -> None:
     recipe, note = with_fitting_sizes(command.recipe)
     if note and ranks.is_main:
         print(note)
-    if recipe.network.frozen_stages == "all":  # it sees each picture once, as in the service
+    if recipe.network.frozen_stages:  # it sees each picture once, as in the service
         pictures = replace(recipe.pictures, picture_px=recipe.pictures.serve_px, progressive=())
         recipe = replace(recipe, pictures=pictures)
     if command.forecast:
-        load_weights(new_network(recipe, 1), recipe.network.weights)  # an error says how to get them
+        network = new_network(recipe, 1)
+        side_px = recipe.pictures.serve_px
+        load_weights(network, recipe.network.weights)  # an error says how to get them
+        network.fix_size(side_px, side_px)
+        convert(network, side_px, side_px)  # here and not after the hours
         print("timing some steps; on a CPU one may take minutes", flush=True)
         print(forecast.on_this_machine(recipe, command.forecast, device))
         return
@@ -216,7 +221,7 @@ def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torc
     with seeded(recipe.run.seed):  # the same random weights on every rank
         network = new_network(recipe, len(manifest.taxonomy.outputs))
     loaded = ""  # a resumed run loads its weights from the checkpoint
-    is_frozen = recipe.network.frozen_stages == "all"
+    is_frozen = recipe.network.frozen_stages
     if not resumes or is_frozen:  # a resumed run has features of its own weights, whatever became of the file
         start = CheckpointFolder(folder).newest()[0] if resumes else weights
         loaded = load_weights(network, str(start), manifest.taxonomy.output_keys)
@@ -224,8 +229,8 @@ def _run(command: Train, inputs: "RunInput", manifest: "Manifest", device: "torc
             print(loaded)
     with ExitStack() as stack:
         if ranks.is_main:
-            remedy = "wait for it to end, or take another folder with --run"
-            stack.enter_context(locked(folder, "another process trains in this folder", remedy=remedy))
+            busy = "another process trains in this folder"
+            stack.enter_context(locked(folder, busy, remedy="wait for it to end, or take another folder with --run"))
         if is_frozen:
             inputs = replace(inputs, features=stored_features(inputs, manifest, network, device, ranks))
         trainer = stack.enter_context(closing(Trainer(inputs, manifest, network, device, ranks)))

@@ -75,6 +75,10 @@ def test_the_first_loss_is_that_of_guessing():
     assert surprise.item() == pytest.approx(math.log(17), abs=0.4)
 
 
+def test_an_architecture_without_stochastic_depth_does_without_it():
+    PlantNetwork("ghostnet_100", 5, drop_path=0.2)
+
+
 def test_dropout_acts_before_the_classifier_and_only_in_training(pixels):
     network = PlantNetwork(TINY, 5, dropout=0.9).eval()
     with torch.no_grad():

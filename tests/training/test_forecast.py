@@ -7,7 +7,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from models.errors import CheckpointError
+from models.errors import BotanifyError, CheckpointError
 from tests.training.small import RECIPE
 from training import forecast
 from training.forecast import on_this_machine
@@ -80,3 +80,9 @@ def test_a_forecast_needs_no_data_but_the_weights(speeds, tmp_path, monkeypatch,
     with pytest.raises(CheckpointError, match=r"nowhere\.pt"):
         train(parse([str(RECIPE), "--forecast", "1800", "--weights", "nowhere.pt"]))
     assert not any(tmp_path.iterdir())
+
+
+def test_a_network_that_cannot_become_a_bundle_is_refused_before_the_hours(monkeypatch):
+    monkeypatch.setattr("torch.onnx.export", mock.Mock(side_effect=torch.onnx.OnnxExporterError))
+    with pytest.raises(BotanifyError, match="another --architecture"):
+        train(parse([str(RECIPE), "--forecast", "1800"]))

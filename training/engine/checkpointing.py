@@ -163,7 +163,7 @@ def _require_same_order(checkpoint: Checkpoint, recipe: Recipe, spec: InputSpec)
     changes = [(key, now[part][key], then[part][key]) for part, key in keys_fixed_at_resume()]
     input_then = stored_input_spec(checkpoint.recipe, origin="checkpoint")
     decisive = ["mean", "std"]
-    if recipe.network.frozen_stages == "all":  # the features of training are those of the service
+    if recipe.network.frozen_stages:  # the features of training are those of the service
         decisive += ["height", "crop_fraction", "interpolation"]
     changes += [(name, getattr(spec, name), getattr(input_then, name)) for name in decisive]
     for key, new, old in changes:

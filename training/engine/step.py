@@ -107,7 +107,7 @@ class Engine:
         allow_tf32(device, recipe.hardware.tf32)
         self._memory_format = torch.channels_last if recipe.hardware.channels_last else torch.contiguous_format
         self.norms = choose_norms(network, recipe)
-        for parameter in network.backbone_parameters() if recipe.network.frozen_stages == "all" else ():
+        for parameter in network.backbone_parameters() if recipe.network.frozen_stages else ():
             parameter.requires_grad_(False)
         self.network = network.to(device=device, memory_format=self._memory_format)  # type: ignore[call-overload]
         self._trained: PlantNetwork | WithPlantOutput = self.network

@@ -250,7 +250,7 @@ def choose_norms(network: nn.Module, recipe: Recipe) -> NormChoice:
             value="norms = frozen with weights = none",
             remedy="use --weights imagenet or a file, or another --norms",
         )
-    if norms == "frozen" or recipe.network.frozen_stages == "all":
+    if norms == "frozen" or recipe.network.frozen_stages:
         return NormChoice("frozen", False, "BatchNorm keeps its pretrained statistics, as requested")
     if norms == "leave":
         return NormChoice("leave", False, f"{_PER_BATCH}, as requested")

@@ -6,7 +6,6 @@ for GPUs; pictures go in and logits come out as float32.
 """
 
 import json
-import os
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -28,8 +27,6 @@ from models.session import FEATURES_NAME, INPUT_NAME, LABEL_HASH_FIELD, LOGITS_N
 from models.taxonomy import Taxonomy
 from training.engine.checkpoint import Checkpoint
 from training.fit.pictures import Pictures
-
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # as in models/session.py: before ONNX Runtime is first imported
 
 OPSET: Final = 20
 _SMALLEST_HALVED: Final = 64  # smaller tensors (shapes, axes, scalars) stay in float32
@@ -81,21 +78,9 @@ def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path:
     network is in evaluation mode, on the CPU, and not compiled.
 
     Raises:
-        BotanifyError: The exporter wrote another opset than `OPSET`.
+        BotanifyError: PyTorch cannot convert the network, or wrote another opset than `OPSET`.
     """
-    example = torch.zeros(2, 3, spec.height, spec.width)
-    program = torch.onnx.export(
-        ExportableNetwork(network).eval(),
-        (example,),
-        input_names=[INPUT_NAME],
-        output_names=[LOGITS_NAME, FEATURES_NAME],
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-        opset_version=OPSET,
-        dynamo=True,
-        verbose=False,
-    )
-    assert program is not None, "the dynamo exporter returns a program"
-    model = program.model_proto
+    model = convert(network, spec.height, spec.width)
     # The exporter's notes contain stack traces with paths of the machine.
     for entry in [*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output, model.graph]:
         del entry.metadata_props[:]
@@ -121,6 +106,29 @@ def write_onnx(network: PlantNetwork, spec: InputSpec, taxonomy: Taxonomy, path:
     require_opset(model)
     onnx.checker.check_model(model)
     onnx.save(model, path)
+
+
+def convert(network: PlantNetwork, height: int, width: int) -> onnx.ModelProto:
+    """Converts a network with a dynamic batch size and outputs `logits` and `features`; see `write_onnx`.
+
+    Raises:
+        BotanifyError: PyTorch cannot convert this architecture.
+    """
+    try:
+        program = torch.onnx.export(
+            ExportableNetwork(network).eval(),
+            (torch.zeros(2, 3, height, width),),
+            input_names=[INPUT_NAME],
+            output_names=[LOGITS_NAME, FEATURES_NAME],
+            dynamic_shapes=({0: "batch"},),
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+    except torch.onnx.OnnxExporterError as error:
+        raise BotanifyError("PyTorch cannot convert this network to ONNX; take another --architecture.") from error
+    assert program is not None  # the dynamo exporter returns a program
+    return program.model_proto
 
 
 def require_opset(model: onnx.ModelProto) -> None:
