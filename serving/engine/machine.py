@@ -1,21 +1,7 @@
-"""The priority of the threads of this process, and its freed memory."""
+"""The freed memory of this process."""
 
 import ctypes
-import os
 import sys
-from contextlib import suppress
-from typing import Final
-
-# Gives the thread a third of the default CPU share. The 99th percentile of the time to refuse a request
-# was 15 to 25 ms with it and 27 ms without.
-_NICE_INCREMENT: Final = 5
-
-
-def lower_priority() -> None:
-    """Lowers the priority of the calling thread, so that the event loop runs first. Linux only."""
-    if sys.platform == "linux":
-        with suppress(OSError):  # a sandbox may forbid it; the service then runs at normal priority
-            os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + _NICE_INCREMENT)
 
 
 def return_freed_memory() -> None:

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from serving.engine.machine import lower_priority
-
 
 class Worker:
     """A thread that runs one call at a time for an event loop.
@@ -53,7 +51,6 @@ class Worker:
         self._thread.join(timeout_s)
 
     def _process_calls(self) -> None:
-        lower_priority()
         while (item := self._calls.get()) is not None:
             call, future = item
             result = None

@@ -1,10 +1,8 @@
 """Flags, environment and defaults, and what they reach; the number of cores; the log in words; freed memory."""
 
 import ctypes
-import os
 import re
 import sys
-import threading
 import typing
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from serving.app import create_app
 from serving.engine.admission import AdmissionLimits
 from serving.engine.bodies import BodyLimits
 from serving.engine.decoding.pool import DecodeLimits
-from serving.engine.machine import lower_priority, return_freed_memory
+from serving.engine.machine import return_freed_memory
 from serving.metrics import say_warnings
 from serving.settings import Settings, find_bundle, load_settings, metrics_address
 from tests.make import from_table
@@ -93,23 +91,6 @@ def test_drain_leaves_time_for_the_rest_of_the_shutdown():
     assert load_settings(["--drain-s", "60", "--shutdown-s", "61"], {"BOTANIFY_SHUTDOWN_S": "5"}).drain_s == 60
     with pytest.raises(InputError, match="less than --shutdown-s, which is 25 s"):
         load_settings(["--drain-s", "25"], {})
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority per thread")
-def test_lower_priority_changes_only_the_calling_thread():
-    def priority():
-        return os.getpriority(os.PRIO_PROCESS, 0)
-
-    def measure_lowered():
-        lower_priority()
-        found.append(priority())
-
-    before, found = priority(), []
-    thread = threading.Thread(target=measure_lowered)
-    thread.start()
-    thread.join()
-    assert found == [min(before + 5, 19)]
-    assert priority() == before
 
 
 def test_limits_of_the_settings_reach_their_components(settings):

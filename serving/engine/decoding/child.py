@@ -35,7 +35,7 @@ from serving.engine.decoding.messages import (
     as_line,
     read_command,
 )
-from serving.engine.machine import lower_priority, return_freed_memory
+from serving.engine.machine import return_freed_memory
 
 _STATUS: Final = Path("/proc/self/status")
 # Address space beyond what is granted, for the threads and tables of a decoder: the first HEIC takes 10 MB.
@@ -51,7 +51,6 @@ def main() -> None:
     # uvloop passes on all that the service can inherit: it ignores `close_fds`.
     os.closerange(3, descriptor)
     os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
-    lower_priority()
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to children too; the service handles them
         signal.signal(number, signal.SIG_IGN)
     pillow_heif.options.DECODE_THREADS = AvifImagePlugin.DEFAULT_MAX_THREADS = 1
