@@ -284,7 +284,7 @@ def to_network_input(image: Image.Image, spec: InputSpec) -> Singles:
 
 def normalized(pixels_HW3: npt.NDArray[np.uint8], spec: InputSpec) -> Singles:
     """Returns the network input, shape (3, height, width), of 8-bit pixels of its size."""
-    chw = np.ascontiguousarray(pixels_HW3.transpose(2, 0, 1)).astype(np.float32)  # bytes are turned faster than floats
+    chw = np.ascontiguousarray(pixels_HW3.transpose(2, 0, 1)).astype(np.float32)  # bytes move faster than floats
     mean, std = np.array((spec.mean, spec.std), dtype=np.float32)[..., None, None]
     chw *= np.float32(1 / 255) / std  # in place, as allocation costs more than the arithmetic
     chw -= mean / std

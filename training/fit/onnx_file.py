@@ -126,7 +126,9 @@ def convert(network: PlantNetwork, height: int, width: int) -> onnx.ModelProto:
             verbose=False,
         )
     except torch.onnx.OnnxExporterError as error:
-        raise BotanifyError("PyTorch cannot convert this network to ONNX; take another --architecture.") from error
+        raise BotanifyError(
+            f"PyTorch cannot convert {network.architecture} to ONNX; take another --architecture."
+        ) from error
     assert program is not None  # the dynamo exporter returns a program
     return program.model_proto
 
