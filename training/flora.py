@@ -4,7 +4,7 @@ Examples:
   python training/flora.py mini --root data/raw --out floras/mini   several thousand species from public data sets
   python training/flora.py my_plants --out floras/mine              a folder of class folders
 
-It starts the programs that stand beside it, one after another: download, prepare, train, export, evaluate, promote. A
+It starts the programs that stand beside it, one after another: download, prepare, train, export, promote, evaluate. A
 step reads what the step before has left in OUT. The same command continues a run that was interrupted. For several GPUs
 it starts torchrun. Like train.py it exits with 75 after SIGTERM, so that a scheduler starts it again.
 
@@ -136,9 +136,8 @@ def run(command: Command) -> None:
         _run_steps(command, stopped)
     finally:
         signal.signal(signal.SIGTERM, before)
-    registry = command.out / "registry"
     print(f"Look at: {command.out / 'data' / HTML_FILE}, and the mistakes in {command.out / 'report'}")
-    print(f"Serve it: python -m serving --bundle {registry / 'current'}")
+    print(f"Serve it: python -m serving --bundle {command.out / 'registry' / 'current'}")
 
 
 def _run_steps(command: Command, stopped: list[int]) -> None:
@@ -197,15 +196,14 @@ def steps(command: Command) -> Iterator[Step]:
     bundle = command.out / "bundle"
     flags: list[object] = ["--data", packed, "--run", run_folder, "--auto-resume", *_others(data, _TRAIN)]
     yield Step("train", _program(*train, *flags), bundle / BUNDLE_FILE)
-    best = run_folder / "best.pt"
     about = ("--description", command.description or flora.description)
-    export: list[object] = ["export", "--checkpoint", best, "--data", packed, "--out", bundle, "--name", flora.name]
-    yield Step("export", _program(*export, about, *_others(data, _EXPORT)), bundle / BUNDLE_FILE)
-    report = command.out / "report"
-    evaluate: list[object] = ["evaluate", "--data", packed, "--bundle", bundle, "--out", report]
-    yield Step("evaluate", _program(*evaluate, *_others(data, _TEST)), report / "bundle-test.json")
+    flags = ["--checkpoint", run_folder / "best.pt", "--data", packed, "--out", bundle, "--name", flora.name, about]
+    yield Step("export", _program("export", *flags, *_others(data, _EXPORT)), bundle / BUNDLE_FILE)
     registry = command.out / "registry"
     yield Step("promote", _program("release", "promote", bundle, registry, "--data", packed), registry / "current")
+    report = command.out / "report"
+    flags = ["--data", packed, "--bundle", bundle, "--out", report, *_others(data, _TEST)]
+    yield Step("evaluate", _program("evaluate", *flags), report / "bundle-test.json")
 
 
 def _from_collection(flora: Flora, command: Command, result: Path) -> Iterator[Step]:

@@ -44,7 +44,7 @@ def test_a_dry_run_prints_commands_that_can_be_typed_and_starts_nothing(tmp_path
     run(Command(flora=Path("mini"), dry_run=True, **words))
     lines = capsys.readouterr().out.splitlines()
     told = dict(line.split(": ", 1) for line in lines if not line.startswith(" "))
-    assert ", ".join(told) == "forecast, download, prepare, train, export, evaluate, promote, Look at, Serve it"
+    assert ", ".join(told) == "forecast, download, prepare, train, export, promote, evaluate, Look at, Serve it"
     assert shlex.split(told["download"])[:4] == ["python", "training/prepare.py", "download", "data_mini"]
     assert "--keep-free-gb 54 " in told["download"]  # the packed pictures, on the same disk
     assert "--without house_plants" in told["prepare"]
@@ -80,7 +80,7 @@ def test_a_step_is_done_when_its_result_is_there(tmp_path):
     (tmp_path / "out" / "bundle").mkdir(parents=True)
     (tmp_path / "out" / "bundle" / "bundle.json").touch()
     left = [step.name for step in steps(command(tmp_path)) if not step.result.exists()]
-    assert left == ["prepare", "evaluate", "promote"]
+    assert left == ["prepare", "promote", "evaluate"]
 
 
 def test_lists_of_the_data_set_reach_training_and_export(tmp_path):

@@ -180,9 +180,9 @@ class Trainer:
             reason, saves = self._agree()
             if reason is not StopReason.NONE:
                 break
-            if not is_complete and (saves or self.position.step % self.recipe.run.log_every_steps == 0):
-                self._read()  # the end of the epoch reads and saves anyway
-            if saves and not is_complete:
+            if saves or self.position.step % self.recipe.run.log_every_steps == 0:
+                self._read()
+            if saves:
                 self._save()
         self._read()
         if reason is StopReason.TIME_LIMIT or (is_complete and not reason.is_signal):
@@ -252,7 +252,7 @@ class Trainer:
         return StopReason(round(largest)), saves > 0
 
     def _end_epoch(self, seconds: float, pictures: int, *, is_complete: bool) -> None:
-        """Validates if it is due, reports the epoch and saves; at the time limit the epoch is not complete.
+        """Validates and saves if that is due, and reports the epoch; at the time limit the epoch is not complete.
 
         `seconds` is how long this process has trained in the epoch, and `pictures` what all ranks have trained on then.
         """
@@ -284,7 +284,8 @@ class Trainer:
         if is_complete:
             self.position = replace(self.position, epoch=epoch, pictures=0)
         self.reporter.end_epoch(summary, validation)
-        self._save(is_best=is_best)
+        if is_due:
+            self._save(is_best=is_best)
 
     def _read(self) -> None:
         """Reads the losses since the last reading; the host waits for the device here, and nowhere else in an epoch.

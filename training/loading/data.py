@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -225,6 +226,8 @@ def still_loader(
     They stay uint8, a quarter of the bytes, in channels-last memory format, as training batches are.
     """
     indexes = [SampleIndex(0, row, 0) for row in rows.tolist()]
+    if len(indexes) <= batch_size:
+        data = replace(data, workers=0)  # one batch is ready before a loader process has started
     options = _worker_options(data, persistent=False)
     _require_shared_memory(options["num_workers"], 3 * spec.height * spec.width * batch_size)
     return PictureLoader(

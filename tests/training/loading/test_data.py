@@ -92,14 +92,13 @@ def test_shards_give_the_pictures_of_plain_files(tmp_path, monkeypatch):
 
 def test_training_labels_are_those_of_the_pictures(data, tmp_path):
     manifest = Manifest(data)
-    recipe = command(data, tmp_path / "run").recipe
-    loader, sampler = training_loader(manifest, RunInput.of(recipe), pin=False)
+    loader, sampler = training_loader(manifest, RunInput.of(command(data, tmp_path / "run").recipe), pin=False)
     sampler.side_px = 32
     samples = [sample for batch in sampler for sample in batch]
     labels = torch.cat([labels for _, labels in loader])
     assert labels.tolist() == [int(manifest.labels[sample.row]) for sample in samples]
-    taxa = [manifest.taxonomy.taxa[manifest.taxonomy.taxon_of_output[label]] for label in labels]
-    for sample, taxon in zip(samples, taxa, strict=True):
+    for sample, label in zip(samples, labels, strict=True):
+        taxon = manifest.taxonomy.taxa[manifest.taxonomy.taxon_of_output[label]]
         assert taxon.scientific_name in manifest.path(sample.row).parent.name
     repeats = loader.dataset.__getitems__([sample, sample._replace(repeat=1)])  # each is augmented in its own way
     assert not torch.equal(repeats[0][0], repeats[1][0])
@@ -126,7 +125,9 @@ def test_the_error_of_a_deleted_or_damaged_picture_is_one_sentence_that_names_it
 def test_still_pictures_are_those_of_the_service_before_they_are_normalized(manifest):
     spec = InputSpec(height=40, width=40, train_px=32, crop_fraction=0.9)
     rows = manifest.rows_of("validation")[::-1].copy()
-    ((pixels, labels),) = still_loader(manifest, rows, spec, DataRecipe(workers=0))
+    loader = still_loader(manifest, rows, spec, DataRecipe(workers=2))
+    assert loader.num_workers == 0  # one batch
+    ((pixels, labels),) = loader
     assert pixels.dtype == torch.uint8
     assert pixels.is_contiguous(memory_format=torch.channels_last)
     inputs = Normalizer(spec, torch.device("cpu"))(pixels)
