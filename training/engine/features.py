@@ -7,7 +7,6 @@ settings of the classifier finds all of them. Their folder has the hash of all t
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
 from itertools import islice
 from typing import Final
 
@@ -43,12 +42,18 @@ def stored_features(
         DataError: A picture cannot be read, or the network gives values that are not finite in float16.
         Stopped: The process received SIGTERM or Ctrl-C; the parts that are whole stay.
     """
-    added = np.concatenate([np.full(len(each.paths), each.label) for each in (inputs.negatives, inputs.unknown)])
+    added = np.concatenate([np.full(len(each.paths), each.label) for each in inputs.others])
     rows = np.concatenate([manifest.rows_of("train"), manifest.rows_of("validation"), -1 - np.arange(len(added))])
     root = ranks.broadcast(manifest.folder if os.access(manifest.folder, os.W_OK) else inputs.recipe.run.run)
     folder = root / f"features-{_key(inputs, manifest, network, device)[:16]}"
     size = BATCH * PART_BATCHES
-    files = {first: folder / f"{first:08}.f16" for first in range(0, len(rows), size)}
+    # Another folder may have pictures of the same names, as 0001.jpg.
+    listed = [(each.sha256, [path.stat().st_size for path in each.paths]) for each in inputs.others]
+    others = hashlib.sha256(msgspec.json.encode(listed)).hexdigest()[:16]  # of the parts that have some
+    files = {
+        first: folder / f"{first:08}{others if first + size > len(rows) - len(added) else ''}.f16"
+        for first in range(0, len(rows), size)
+    }
     missing = ranks.broadcast([first for first, file in files.items() if not file.exists()])
     own = [rows[first : first + size] for first in missing[ranks.rank :: ranks.num_ranks]]
     found = _run(inputs, manifest, network, device, np.concatenate([rows[:0], *own]))
@@ -76,19 +81,22 @@ def _run(
     inputs: RunInput, manifest: Manifest, network: PlantNetwork, device: torch.device, rows: Ints
 ) -> Iterator[np.ndarray]:
     """Yields the features of pictures as the service sees them, a batch at a time."""
-    network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    network.eval()
+    network.eval().to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     allow_tf32(device, inputs.recipe.hardware.tf32)
     normalize = Normalizer(inputs.spec, device)
     dtype = amp_dtype(inputs.recipe.hardware, device)
-    added = (inputs.negatives, inputs.unknown)
     loader = still_loader(
-        manifest, rows, inputs.spec, inputs.recipe.data, added=added, batch_size=BATCH, pin=device.type == "cuda"
+        manifest,
+        rows,
+        inputs.spec,
+        inputs.recipe.data,
+        added=inputs.others,
+        batch_size=BATCH,
+        pin=device.type == "cuda",
     )
-    with torch.inference_mode(), nullcontext() if dtype is None else torch.amp.autocast(device.type, dtype=dtype):
+    with torch.inference_mode(), torch.amp.autocast(device.type, dtype, enabled=dtype is not None):
         for pixels, _ in loader:
-            on_device = normalize(pixels.to(device, non_blocking=True))
-            found = network.features(on_device).half().cpu().numpy()
+            found = network.features(normalize(pixels.to(device, non_blocking=True))).half().cpu().numpy()
             if not np.isfinite(found).all():
                 raise DataError(
                     "the features of the network are too large for float16",
@@ -99,11 +107,9 @@ def _run(
 
 
 def _key(inputs: RunInput, manifest: Manifest, network: PlantNetwork, device: torch.device) -> str:
-    """Returns the hash of all that features depend on: pictures, their preprocessing, weights and precision."""
-    # Another folder may have pictures of the same names, as 0001.jpg.
-    added = [(each.sha256, [path.stat().st_size for path in each.paths]) for each in (inputs.negatives, inputs.unknown)]
+    """Returns the hash of all that the features of plants depend on: manifest, preprocessing, weights and precision."""
     dtype = str(amp_dtype(inputs.recipe.hardware, device))
-    told = (BATCH * PART_BATCHES, manifest.sha256, added, inputs.spec, network.architecture, dtype)
+    told = (BATCH * PART_BATCHES, manifest.sha256, inputs.spec, network.architecture, dtype)
     digest = hashlib.sha256(msgspec.json.encode(told))
     head = {parameter.data_ptr() for parameter in network.head_parameters()}
     for name, value in network.state_dict().items():

@@ -69,7 +69,7 @@ def notes_of_run(engine: Engine) -> Iterator[str]:
             yield f"learning rates: {rule}"
         else:
             yield f"learning rates: the recipe's, for {num_ranks} times its pictures a step; --scale-lr takes {rule}"
-    for each in (engine.inputs.negatives, engine.inputs.unknown):
+    for each in engine.inputs.others:
         if added := each.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size):
             yield f"{each.description}: {added} are added to each batch of plants"
 

@@ -184,8 +184,7 @@ def training_loader(
     """
     rows = manifest.rows_of("train")
     recipe = inputs.recipe
-    lists = (inputs.negatives, inputs.unknown)
-    added = [(len(each.paths), each.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size)) for each in lists]
+    added = [(len(each.paths), each.of_batch(NEGATIVES_SHARE, recipe.schedule.batch_size)) for each in inputs.others]
     batches = EpochBatches(
         rows,
         recipe.schedule.batch_size,
@@ -199,7 +198,7 @@ def training_loader(
     )
     if inputs.features is not None:
         return FeatureLoader(inputs.features, batches), batches
-    pictures = PictureDataset(PictureStore(manifest), recipe.augment, inputs.spec, recipe.run.seed, lists)
+    pictures = PictureDataset(PictureStore(manifest), recipe.augment, inputs.spec, recipe.run.seed, inputs.others)
     options = _worker_options(recipe.data, persistent=persistent)
     largest_px = max(recipe.pictures.picture_px, *(side_px for _, side_px in recipe.pictures.progressive), 0)
     pictures_of_batch = recipe.schedule.batch_size + sum(per_batch for _, per_batch in added)

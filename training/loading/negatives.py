@@ -113,6 +113,11 @@ class RunInput(msgspec.Struct, frozen=True):
     features: "Features | None" = None
     """What takes the place of pictures where the network is frozen."""
 
+    @property
+    def others(self) -> tuple[Negatives, Negatives]:
+        """The pictures of no class."""
+        return self.negatives, self.unknown
+
     @classmethod
     def of(cls, recipe: Recipe) -> "RunInput":
         """Reads the header of each listed picture, and the initial weights if they are a bundle.
