@@ -5,8 +5,9 @@ Examples:
   python training/flora.py my_plants --out floras/mine              a folder of class folders
 
 It starts the programs that stand beside it, one after another: download, prepare, train, export, promote, evaluate. A
-step reads what the step before has left in OUT. The same command continues a run that was interrupted. For several GPUs
-it starts torchrun. Like train.py it exits with 75 after SIGTERM, so that a scheduler starts it again.
+step reads what the step before has left in OUT. The same command continues a run that was interrupted; a step that is
+done stays as it is, so other settings need another OUT. For several GPUs it starts torchrun. Like train.py it exits
+with 75 after SIGTERM, so that a scheduler starts it again.
 
 A message of a step may name a flag that this program does not have. A flag of train.py is a key of the recipe: give
 --recipe a copy that sets it. For another step, run its printed command with the flag, and then this one again.
