@@ -470,8 +470,8 @@ def _print_report(report: Report, out: Path) -> None:
     if (num_calibration := report.by_split.get("calibration", 0)) < MIN_NAMED:
         print(
             f"  Names will be guesses: a promise of how often they are right needs {MIN_NAMED} calibration plants that "
-            f"get a name, and there are {num_calibration:,}: some 3,000 pictures with --calibration-share 0.1 (in a "
-            "collection: calibration_share)."
+            f"get a name, and there are {num_calibration:,}. Prepare more than 4,000 pictures with "
+            "--calibration-share 0.1 (in a collection: calibration_share)."
         )
     for source, licenses in report.licenses.items():
         print(f"  {source}: {licenses.sentence}")

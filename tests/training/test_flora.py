@@ -129,7 +129,8 @@ SIGTERM_TO_FLORA = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); si
 def done_all_the_same(number):
     """A program that is told to stop in its last second."""
     write = "open(sys.argv[sys.argv.index('--out') + 1] + '/manifest.parquet', 'w')"
-    return f"import os, signal, sys; signal.pthread_sigmask(0, [15]); os.kill(os.getppid(), {number}); {write}"
+    block = "signal.pthread_sigmask(signal.SIG_BLOCK, [15])"
+    return f"import os, signal, sys; {block}; os.kill(os.getppid(), {number}); {write}"
 
 
 @from_table

@@ -1,7 +1,8 @@
 """The features of a frozen network: each picture runs through it once, and the classifier is trained on what it gave.
 
 They lie beside the data in float16, in parts. A run that was killed goes on with the next part, and one with other
-settings of the classifier finds all of them. Their folder has the hash of all that they depend on in its name.
+settings of the classifier finds all of them. The folder's name has the hash of all that features of plants depend on,
+the name of a part at the end that of the pictures of no class, too.
 """
 
 import hashlib
@@ -47,9 +48,9 @@ def stored_features(
     root = ranks.broadcast(manifest.folder if os.access(manifest.folder, os.W_OK) else inputs.recipe.run.run)
     folder = root / f"features-{_key(inputs, manifest, network, device)[:16]}"
     size = BATCH * PART_BATCHES
-    # Another folder may have pictures of the same names, as 0001.jpg.
+    # With sizes, since another folder may have pictures of the same names, as 0001.jpg.
     listed = [(each.sha256, [path.stat().st_size for path in each.paths]) for each in inputs.others]
-    others = hashlib.sha256(msgspec.json.encode(listed)).hexdigest()[:16]  # of the parts that have some
+    others = hashlib.sha256(msgspec.json.encode(listed)).hexdigest()[:16]
     files = {
         first: folder / f"{first:08}{others if first + size > len(rows) - len(added) else ''}.f16"
         for first in range(0, len(rows), size)
@@ -89,7 +90,7 @@ def _run(
         manifest,
         rows,
         inputs.spec,
-        inputs.recipe.data,
+        inputs.recipe.data.workers,
         added=inputs.others,
         batch_size=BATCH,
         pin=device.type == "cuda",

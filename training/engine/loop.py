@@ -134,7 +134,7 @@ class Trainer:
         if self.position.seconds >= self._stop_after_s and self.position.validated == self.position.step:
             reason = StopReason.TIME_LIMIT  # the run has ended before, with its validation
         with self.reporter.progress.shown(), self._signal:
-            while reason is StopReason.NONE and self.position.epoch < self.recipe.schedule.epochs:
+            while not reason and self.position.epoch < self.recipe.schedule.epochs:
                 reason = self._run_epoch()
         if reason.is_signal:
             told = f"stopped after step {self.position.step} with a checkpoint; --resume continues the run"
@@ -164,6 +164,7 @@ class Trainer:
         pictures = 0
         reason = StopReason.NONE
         is_complete = True
+        saves = False
         for batch, (pixels, labels) in enumerate(self._load(), start=num_done):
             stepped = self._micro_step(batch, pixels, labels)
             pictures += num_plants(labels) * self.ranks.num_ranks
@@ -178,15 +179,15 @@ class Trainer:
             )
             is_complete = batch + 1 == self._num_batches
             reason, saves = self._agree()
-            if reason is not StopReason.NONE:
+            if reason:
                 break
-            if saves or self.position.step % self.recipe.run.log_every_steps == 0:
-                self._read()
-            if saves:
+            if not is_complete and (saves or self.position.step % self.recipe.run.log_every_steps == 0):
+                self._read()  # the end of the epoch reads anyway
+            if saves and not is_complete:
                 self._save()
         self._read()
         if reason is StopReason.TIME_LIMIT or (is_complete and not reason.is_signal):
-            self._end_epoch(time.perf_counter() - began, pictures, is_complete=is_complete)
+            self._end_epoch(time.perf_counter() - began, pictures, reason, is_complete=is_complete, saves=saves)
         else:
             self._save()  # no validation: it could take longer than a scheduler waits; the resumed run validates
         return reason
@@ -251,15 +252,13 @@ class Trainer:
         largest, saves = self.ranks.maxima([reason, self.checkpoints.is_due(self.position.step)])
         return StopReason(round(largest)), saves > 0
 
-    def _end_epoch(self, seconds: float, pictures: int, *, is_complete: bool) -> None:
-        """Validates and saves if that is due, and reports the epoch; at the time limit the epoch is not complete.
+    def _end_epoch(self, seconds: float, pictures: int, reason: StopReason, *, is_complete: bool, saves: bool) -> None:
+        """Validates and saves if that is due, and reports the epoch; at the time limit it may not be complete.
 
         `seconds` is how long this process has trained in the epoch, and `pictures` what all ranks have trained on then.
         """
-        run = self.recipe.run
         epoch = self.position.epoch + 1
         timing = self.monitor.end_epoch()
-        peak_gb = peak_memory_gb(self.device)
         bad_steps = self.engine.read().bad_steps
         if problem := self.monitor.sampler.gpu_problem:
             self.reporter.note(f"GPU utilization and memory are not measured: {problem}")
@@ -269,12 +268,16 @@ class Trainer:
             seconds=round(seconds, 2),
             pictures_per_s=round(pictures / seconds, 1),
             side_px=self._batches.side_px,
-            memory_gb=peak_gb,
+            memory_gb=peak_memory_gb(self.device),
             bad_steps=bad_steps,
             use=timing,
             verdict=find_bottleneck(timing, self.recipe.data.workers, self.device),
         )
-        is_due = epoch % run.validate_every_epochs == 0 or epoch == self.recipe.schedule.epochs or not is_complete
+        is_due = (
+            epoch % self.recipe.run.validate_every_epochs == 0
+            or epoch == self.recipe.schedule.epochs
+            or reason is StopReason.TIME_LIMIT
+        )
         validation = None
         is_best = False
         if is_due:
@@ -284,7 +287,7 @@ class Trainer:
         if is_complete:
             self.position = replace(self.position, epoch=epoch, pictures=0)
         self.reporter.end_epoch(summary, validation)
-        if is_due:
+        if is_due or saves or reason:
             self._save(is_best=is_best)
 
     def _read(self) -> None:

@@ -32,9 +32,11 @@ _GB: Final = 1e9
 def describe_run(engine: Engine, manifest: Manifest, steps_per_epoch: int, global_batch: int) -> list[str]:
     """The device, the data and the steps of a run, a line each; `global_batch` is a micro-batch on all ranks."""
     schedule = engine.recipe.schedule
+    classes = len(manifest.taxonomy.outputs)
     train, validation = (len(manifest.rows_of(split)) for split in ("train", "validation"))
-    batches = min(schedule.accumulate, train // global_batch or 1)
-    few = "; more steps: a smaller --batch-size" if steps_per_epoch == 1 else ""
+    pictures = global_batch * schedule.accumulate
+    few = "; there are fewer: lower --batch-size" if train < pictures else ""
+    all_steps = schedule.epochs * steps_per_epoch
     sides = sides_of_epochs(engine.recipe)
     side = f"{min(sides)}" if min(sides) == max(sides) else f"{min(sides)} to {max(sides)}"
     names = {None: "float32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -46,10 +48,9 @@ def describe_run(engine: Engine, manifest: Manifest, steps_per_epoch: int, globa
         device += f"; {free / _GB:.1f} of {total / _GB:.1f} GB of its memory are free"
     return [
         f"device: {device}",
-        f"data: {train:,} training and {validation:,} validation pictures "
-        f"of {len(manifest.taxonomy.outputs):,} classes",
-        f"steps: {schedule.epochs} epochs of {steps_per_epoch:,} steps, {schedule.epochs * steps_per_epoch:,} in all; "
-        f"a step takes {min(global_batch, train) * batches:,} pictures of {side} px{few}",
+        f"data: {train:,} training and {validation:,} validation pictures of {classes:,} classes",
+        f"steps: {schedule.epochs:,} epochs of {steps_per_epoch:,} steps, {all_steps:,} in all; "
+        f"a step takes {pictures:,} pictures of {side} px{few}",
     ]
 
 

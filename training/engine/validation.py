@@ -50,7 +50,7 @@ def validate(engine: Engine, manifest: Manifest, epoch: int, side_px: int) -> Va
     rows = manifest.rows_of("validation")[ranks.rank :: ranks.num_ranks]
     features = engine.inputs.features
     loader: Iterable[tuple[Tensor, Tensor]] = (
-        still_loader(manifest, rows, engine.inputs.spec, recipe.data, pin=pin)
+        still_loader(manifest, rows, engine.inputs.spec, recipe.data.workers, pin=pin)
         if features is None
         else features.in_order(rows)
     )

@@ -35,7 +35,6 @@ from training.dataset.manifest import Manifest
 from training.dataset.sources.record import Split
 from training.fit.provenance import OTHER_DATA
 from training.loading.data import still_loader
-from training.recipe import DataRecipe
 
 Pixels = npt.NDArray[np.float32]
 """A network input or several, shape (..., 3, height, width)."""
@@ -91,8 +90,7 @@ class Pictures(msgspec.Struct, frozen=True, eq=False):
         The positions of the pictures are appended to a list.
         """
         read += range(len(self))
-        data = DataRecipe(workers=self.workers)
-        loader = still_loader(self.manifest, self.rows, self.spec, data, batch_size=BATCH_SIZE)
+        loader = still_loader(self.manifest, self.rows, self.spec, self.workers, batch_size=BATCH_SIZE)
         for pixels, _ in _shown(loader, self.name, len(self.rows), BATCH_SIZE):
             yield np.stack([normalized(each, self.spec) for each in pixels.permute(0, 2, 3, 1).numpy()])
 

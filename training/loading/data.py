@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
-from msgspec.structs import replace
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -24,7 +23,7 @@ from training.loading.negatives import Negatives, RunInput
 from training.loading.sampler import EpochBatches, SampleIndex, labels_for_sampling
 from training.loading.storage import PictureStore, unreadable
 from training.processes import clean_context, init_loader_worker
-from training.recipe import NEGATIVES_SHARE, AugmentRecipe, DataRecipe
+from training.recipe import NEGATIVES_SHARE, AugmentRecipe
 
 EVALUATION_BATCH: Final = 32
 _EVALUATED_FEATURES: Final = 1024  # in a batch
@@ -199,7 +198,7 @@ def training_loader(
     if inputs.features is not None:
         return FeatureLoader(inputs.features, batches), batches
     pictures = PictureDataset(PictureStore(manifest), recipe.augment, inputs.spec, recipe.run.seed, inputs.others)
-    options = _worker_options(recipe.data, persistent=persistent)
+    options = _worker_options(recipe.data.workers, persistent=persistent)
     largest_px = max(recipe.pictures.picture_px, *(side_px for _, side_px in recipe.pictures.progressive), 0)
     pictures_of_batch = recipe.schedule.batch_size + sum(per_batch for _, per_batch in added)
     _require_shared_memory(
@@ -214,7 +213,7 @@ def still_loader(
     manifest: Manifest,
     rows: Ints,
     spec: InputSpec,
-    data: DataRecipe,
+    workers: int,
     *,
     added: Sequence[Negatives] = (),
     batch_size: int = EVALUATION_BATCH,
@@ -226,8 +225,8 @@ def still_loader(
     """
     indexes = [SampleIndex(0, row, 0) for row in rows.tolist()]
     if len(indexes) <= batch_size:
-        data = replace(data, workers=0)  # one batch is ready before a loader process has started
-    options = _worker_options(data, persistent=False)
+        workers = 0  # only one of them could make the batch
+    options = _worker_options(workers, persistent=False)
     _require_shared_memory(options["num_workers"], 3 * spec.height * spec.width * batch_size)
     return PictureLoader(
         PictureDataset(PictureStore(manifest), None, spec, 0, added),
@@ -238,9 +237,10 @@ def still_loader(
     )
 
 
-def _worker_options(data: DataRecipe, *, persistent: bool) -> dict[str, Any]:
+def _worker_options(workers: int, *, persistent: bool) -> dict[str, Any]:
     # Ranks of one machine share its cores; a single rank may have more processes than cores if the recipe says so.
-    workers = min(data.workers, cores()) if "LOCAL_WORLD_SIZE" in os.environ else data.workers
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        workers = min(workers, cores())
     if workers == 0:
         return {"num_workers": 0}
     return {

@@ -79,7 +79,7 @@ def test_features_are_those_of_the_service_and_stand_beside_their_label(flags):
 
 
 @patch.multiple("training.engine.features", BATCH=8, PART_BATCHES=2)
-def test_a_killed_run_goes_on_with_the_next_part_and_parts_of_plants_outlast_other_pictures(flags, monkeypatch):
+def test_a_killed_run_goes_on_with_the_next_part_and_parts_of_plants_outlast_other_pictures(flags):
     data, run, *rest = flags
     written = []
 
@@ -94,12 +94,13 @@ def test_a_killed_run_goes_on_with_the_next_part_and_parts_of_plants_outlast_oth
             train(command(*flags))
         run_training(*flags, "--max-steps", 1)
         run_training(*flags, "--resume", "--weights", "moved.pt")
-        run_training(data, run.with_name("other"), *rest[:-1], rest[7], "--max-steps", 1)
+        things = rest[rest.index("--negatives") + 1]
+        run_training(data, run.with_name("other"), *rest[:-1], things, "--max-steps", 1)
     assert (len(written), len({*written})) == (7, 6)  # the third part anew, and two of other pictures
-    monkeypatch.setattr("training.engine.features.PART_BATCHES", 512)
     for path in data.glob("features-*/*"):
         path.unlink()
-    run_training(data, run.with_name("whole"), *rest)
+    with patch("training.engine.features.PART_BATCHES", 512):
+        run_training(data, run.with_name("whole"), *rest)
     torch.testing.assert_close(weights_of(run), weights_of(run.with_name("whole")), rtol=0, atol=0)
 
 

@@ -136,14 +136,14 @@ def test_gpus_are_named_with_their_memory(trainer_of, monkeypatch):
 
 def test_a_run_says_where_and_how_it_trains_and_a_line_for_each_epoch(data, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("training.engine.loop.peak_memory_gb", lambda _: 12.34)
-    train(command(data, tmp_path / "run", "--batch-size", 32, "--epochs", 2, "--accumulate", 2))
+    train(command(data, tmp_path / "run", "--batch-size", 16, "--epochs", 2, "--accumulate", 2))
     written = capfd.readouterr().err
     plan = [line for line in written.splitlines() if line.startswith(("device", "data", "steps"))]
     assert plan[0].startswith("device: CPU, ")
     assert plan[0].endswith("float32")
     assert plan[1:] == [
         "data: 30 training and 3 validation pictures of 3 classes",
-        "steps: 2 epochs of 1 steps, 2 in all; a step takes 30 pictures of 32 px; more steps: a smaller --batch-size",
+        "steps: 2 epochs of 1 steps, 2 in all; a step takes 32 pictures of 32 px; there are fewer: lower --batch-size",
     ]
     assert events(tmp_path / "run", "start")[0]["plan"] == plan
     epochs = [line for line in written.splitlines() if line.startswith("epoch ")]

@@ -23,7 +23,7 @@ from training.loading.sampler import SampleIndex
 from training.loading.shards import Pack, pack
 from training.loading.storage import PictureStore
 from training.network_input import input_spec
-from training.recipe import AugmentRecipe, DataRecipe
+from training.recipe import AugmentRecipe
 
 
 def batches(data, workers, *flags):
@@ -117,7 +117,7 @@ def test_the_error_of_a_deleted_or_damaged_picture_is_one_sentence_that_names_it
     assert message.endswith("restore the file or run training/prepare.py again.")
     assert "\n" not in message
     shutil.copy(__file__, damaged)
-    loader = still_loader(manifest, manifest.rows_of("validation"), InputSpec(32, 32, 32), DataRecipe(workers=0))
+    loader = still_loader(manifest, manifest.rows_of("validation"), InputSpec(32, 32, 32), 0)
     with pytest.raises(DataError, match=str(damaged.name)):
         list(loader)
 
@@ -125,7 +125,7 @@ def test_the_error_of_a_deleted_or_damaged_picture_is_one_sentence_that_names_it
 def test_still_pictures_are_those_of_the_service_before_they_are_normalized(manifest):
     spec = InputSpec(height=40, width=40, train_px=32, crop_fraction=0.9)
     rows = manifest.rows_of("validation")[::-1].copy()
-    loader = still_loader(manifest, rows, spec, DataRecipe(workers=2))
+    loader = still_loader(manifest, rows, spec, 2)
     assert loader.num_workers == 0  # one batch
     ((pixels, labels),) = loader
     assert pixels.dtype == torch.uint8
