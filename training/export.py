@@ -231,7 +231,7 @@ def _picture_sets(command: Export, checkpoint: "Checkpoint") -> "PictureSets":
     elif not manifest.has("calibration"):
         print(
             f"WARNING: {command.data} has no calibration split, and validation chose the checkpoint, so its names "
-            "promise nothing: prepare it with --calibration-share 0.05 before the training"
+            "promise nothing: prepare it with --calibration-share 0.1 before the training"
         )
     negatives = None
     if command.negatives:
