@@ -221,7 +221,8 @@ def still_loader(
 ) -> PictureLoader:
     """A loader of pictures as in the service, in the order of `rows`; those below 0 are of no class.
 
-    It has `workers` processes, or none for a single batch. Pictures stay uint8, a quarter of the bytes, in channels-last memory format, as training batches are.
+    It has `workers` processes, or none for a single batch. Pictures stay uint8, a quarter of the bytes, in
+    channels-last memory format, as training batches are.
     """
     indexes = [SampleIndex(0, row, 0) for row in rows.tolist()]
     if len(indexes) <= batch_size:
