@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.make import ROOT, ran
+from tests.make import ROOT, from_table, ran
 
 TRAINING = ("prepare", "train", "evaluate", "export", "release")
 TRAIN = ["training.train", "debug"]
@@ -19,30 +19,6 @@ OTHERS = [
     ["serving.__main__"],
     ["serving.corrections.__main__", "list", "corrections"],
     ["serving.access.keys", "ann"],
-]
-OUT_OF_RANGE = [
-    (TRAIN, "--workers", "-1", "expected int >= 0"),
-    (TRAIN, "--epochs", "0", "expected int >= 1"),
-    (TRAIN, "--picture-px", "16", "expected int >= 32"),
-    (TRAIN, "--weight-decay", "nan", "expected float >= 0.0"),
-    (TRAIN, "--max-steps", "0", "expected int >= 1"),
-    (TRAIN, "--max-seconds", "0.0", "expected float > 0.0"),
-    (TRAIN, "--forecast", "-1", "expected int >= 0"),
-    (["training.prepare", "table", "list.csv", "--out", "data"], "--test-share", "1.5", "expected float < 1.0"),
-    (["training.prepare", "negatives", "data", "--out", "list.csv"], "--most", "0", "expected int >= 1"),
-    (["training.prepare", "drawn", "out"], "--species", "0", "expected int >= 1"),
-    (PACK, "--short-side-px", "0", "expected int >= 8"),
-    (PACK, "--quality", "101", "expected int <= 100"),
-    (PACK, "--shard-mb", "0.0", "expected float >= 0.001"),
-    (PACK, "--workers", "0", "expected int >= 1"),
-    (EVALUATE, "--workers", "-1", "expected int >= 0"),
-    (EXPORT, "--serve-px", "8", "expected int >= 32"),
-    (["training.release", "promote", "a", "b", "--data", "data"], "--workers", "-1", "expected int >= 0"),
-    (["serving.__main__"], "--port", "99999", "expected int <= 65535"),
-    (["serving.__main__"], "--deadline-s", "inf", "expected float <= 86400.0"),
-    (FOLDER, "--k", "0", "expected int >= 1"),
-    (FOLDER, "--min-score", "nan", "expected float >= 0.001"),
-    (FOLDER, "--coverage", "0.2", "expected float >= "),
 ]
 
 
@@ -60,9 +36,9 @@ def ended(monkeypatch, capsys, handlers):
     return run
 
 
-@pytest.mark.parametrize(("words", "flag", "value", "expected"), OUT_OF_RANGE)
+@from_table
 def test_a_flag_out_of_range_is_one_line(words, flag, value, expected, ended):
-    code, said = ended(*words, flag, value)
+    code, said = ended(*words.split(), flag, value)
     assert code == 1
     assert said.startswith(f"error (bad_input): {flag} is not valid (got {value}; {expected}")
     assert said.endswith("): see --help.\n")
@@ -75,26 +51,17 @@ def test_an_unknown_flag_is_named(words, ended):
     assert "--nonsense" in said
 
 
-@pytest.mark.parametrize(("words", "flag"), [(words, flag) for words, flag, *_ in OUT_OF_RANGE[::4]])
+@from_table
 def test_what_is_no_number_is_named(words, flag, ended):
-    code, said = ended(*words, flag, "many")
+    code, said = ended(*words.split(), flag, "many")
     assert code == 2
     assert "many" in said
     assert flag in said
 
 
-@pytest.mark.parametrize(
-    ("words", "flag"),
-    [
-        (TRAIN, "--negatives"),
-        (EXPORT, "--unknown"),
-        (["training.prepare", "sources", "data_mini", "--root", "archives", "--out", "data"], "--without"),
-        (FOLDER, "--taxa"),
-        (["serving.__main__"], "--cors-origins"),
-    ],
-)
+@from_table
 def test_a_list_is_given_once(words, flag, ended):
-    code, said = ended(*words, flag, "one", f"{flag}=two")
+    code, said = ended(*words.split(), flag, "one", f"{flag}=two")
     assert code == 1
     assert said.startswith(f"error (bad_input): {flag} is given more than once (expected once")
 
