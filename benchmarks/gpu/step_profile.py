@@ -125,7 +125,7 @@ def measure(command: StepProfile) -> Result:
         (case.name, lambda case=case: result.speeds.append(_speed(command, case, device)))  # type: ignore[misc]
         for case in cases(command, device)
     ]
-    jobs.insert(6, ("kernels of a step", lambda: _look_inside(command, device, result)))
+    jobs.insert(4, ("kernels of a step", lambda: _look_inside(command, device, result)))
     if command.data is not None:
         jobs.insert(2, (_LOADER, lambda: result.speeds.append(_loader(command))))
     for name, job in jobs:
@@ -142,17 +142,15 @@ def measure(command: StepProfile) -> Result:
 def cases(command: StepProfile, device: torch.device) -> list[Case]:
     """What is measured, the most wanted first; a CPU has no fp16."""
     kinds: tuple[Literal["fp16", "bf16"], ...] = ("fp16", "bf16") if device.type == "cuda" else ("bf16",)
-    first, *others = kinds
     small, large, *sizes = command.batch_sizes
-    eager = [Case(batch_size=size, amp=first) for size in (small, large)]
+    eager = [Case(batch_size=size, amp=amp) for amp in kinds for size in (small, large)]
     compiled = [
-        Case(batch_size=size, amp=first, compiled=compiled)
+        Case(batch_size=size, amp=kinds[0], compiled=compiled)
         for compiled in ("default", "reduce-overhead")
-        for size in (small, large)
+        for size in (large, small)
     ]
-    rest = [Case(batch_size=size, amp=amp) for amp in kinds for size in (small, large, *sizes)]
-    bf16 = [Case(batch_size=large, amp=amp) for amp in others]
-    return list({case.name: case for case in [*eager, *compiled, *bf16, *rest]}.values())
+    rest = [Case(batch_size=size, amp=amp) for amp in kinds for size in sizes]
+    return [*eager, *compiled, *rest]
 
 
 def _engine(command: StepProfile, case: Case, device: torch.device) -> tuple[Engine, Iterator[Any]]:
