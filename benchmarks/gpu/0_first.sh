@@ -28,17 +28,16 @@ if ! "$PYTHON" -c "$found"; then
     echo "error: PyTorch or NVML (libnvidia-ml.so.1) sees no GPU with $PYTHON; with TINY=1 the tests run on a CPU" >&2
     exit 1
 fi
-# Only files with such tests are read: others import the service's packages, which may be missing. Of the plugins only the
-# one that pytest's settings need is loaded, and a warning is no error: both depend on the versions of that machine.
+# Only files with such tests are read: others import the service's packages, which may be missing. Of the plugins that
+# pyproject.toml names only the one for the time limit is loaded, and a warning is no error: both depend on that machine.
 mapfile -t files < <(grep -rlF 'mark.gpu' tests --include='test_*.py' | sort)
 mkdir -p "$WORK/tests"
 gpu_tests() {
     # shellcheck disable=SC2016 # the inner shell expands them
     step "$1" env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 bash -o pipefail -c '
-        "${@:2}" 2>&1 | tee -a "$1/gpu.txt"
-        if (($? == 1)); then touch "$1/failed"; fi' -- "$WORK/tests" "$PYTHON" -m pytest \
-        -p pytest_timeout -p no:cacheprovider -W default --tb=short --durations=10 --junit-xml "$WORK/tests/$1.xml" \
-        "${@:2}" "${files[@]}"
+        "${@:2}" 2>&1 | tee -a "$1/gpu.txt" || touch "$1/failed"' -- "$WORK/tests" "$PYTHON" -m pytest \
+        -o addopts=--import-mode=importlib -p pytest_timeout -p no:cacheprovider -W default --tb=short \
+        --durations=10 --junit-xml "$WORK/tests/$1.xml" "${@:2}" "${files[@]}"
 }
 gpu_tests gpu "${chosen[@]}"
 # One rank under torchrun: on a GPU it joins NCCL.

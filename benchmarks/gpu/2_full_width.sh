@@ -6,8 +6,8 @@ keep full-width 'full-width/log.jsonl'
 
 if [[ $TINY == 1 ]]; then
     drawn full-width-data 48 8 0.1 12
-    flags=(--architecture test_efficientnet --batch-size 16 --workers 0 --amp off --compile off)
-    flags+=(--picture-px 32 --progressive --serve-px 32 --epochs 3)
+    flags=(--architecture test_efficientnet --batch-size 16 --device cpu --workers 0 --amp off)
+    flags+=(--compile off --picture-px 32 --progressive --serve-px 32 --epochs 3)
 else
     drawn full-width-data 420 3 0.34 5337
     flags=(--workers "$(nproc)" --picture-px 320 --progressive --epochs 1000 --max-seconds 300)

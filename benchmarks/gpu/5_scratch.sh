@@ -19,8 +19,8 @@ esac
 if [[ $TINY == 1 ]]; then
     drawn flora 48 8 0.1 12
     draw_folder outside 48 8 --species 5 --first 12
-    flags=(--architecture test_efficientnet --epochs 2 --batch-size 16 --workers 0 --amp off)
-    flags+=(--compile off --progressive 0 32 1 48 --picture-px 48 --serve-px 48 --warmup-epochs 0)
+    flags=(--architecture test_efficientnet --epochs 2 --batch-size 16 --device cpu --workers 0)
+    flags+=(--amp off --compile off --progressive 0 32 1 48 --picture-px 48 --serve-px 48 --warmup-epochs 0)
 else
     # Smaller and fewer pictures than in a real run, so that it takes minutes.
     drawn flora 160 8 0.1 5337

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Downloads packages that a GPU machine with PyTorch and timm may lack to data/wheels (20 MB), in the versions of
+# Downloads packages that a GPU machine with PyTorch and timm may lack to data/wheels (17 MB), in the versions of
 # requirements.lock, for Python 3.12 (or PYTHON_VERSION) on x86-64 Linux.
 #
 # wheels.sh [service]    with `service`, also those of the service, for 3_service.sh (4 MB)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-names='docstring-parser msgspec pillow pillow-heif simplejpeg tyro typeguard'
+names='docstring-parser markdown-it-py mdurl msgspec pillow pillow-heif pygments rich simplejpeg tyro typeguard'
 # For 0_first.sh, in the versions that pytest's settings in pyproject.toml ask for.
 names+=' hypothesis iniconfig pluggy pytest pytest-timeout sortedcontainers'
 if [[ ${1:-} == service ]]; then

@@ -2,7 +2,10 @@
 
 import os
 import shutil
+import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import sweep as sweeps
@@ -12,6 +15,7 @@ from training.train import parse
 NUMBERED = sorted(script.name for script in (ROOT / "benchmarks" / "gpu").glob("[0-9]*.sh"))
 RECORDER = """#!/usr/bin/env bash
 if [[ $1 == -c ]]; then
+    if [[ -e $3/manifest.parquet ]]; then exec "$REAL_PYTHON" "$@"; fi
     if [[ -n $5 ]]; then echo 30; fi  # epochs
     exit 0
 fi
@@ -20,6 +24,11 @@ echo >> "$0.txt"
 mkdir -p "${0%/*}/work"/{plants-bundle,scratch-files/{bundle,evaluation}}
 exit "${CODE:-0}"
 """
+# Runs pytest as on a machine that lacks the packages of the service, and the plugins that pyproject.toml names.
+COLLECT_ONLY = """import sys
+sys.modules.update(dict.fromkeys(("anyio", "litestar", "pytest_cov", "structlog", "uvicorn", "xdist")))
+import pytest
+sys.exit(pytest.main([*sys.argv[1:], "--collect-only"]))"""
 
 
 def run(script, folder, *arguments, **variables):
@@ -33,6 +42,7 @@ def run(script, folder, *arguments, **variables):
     (folder / "work" / "weights.pt").touch()
     places = {
         "PYTHON": python,
+        "REAL_PYTHON": sys.executable,
         "WORK": folder / "work",
         **dict.fromkeys(("DATA", "NEGATIVES", "UNKNOWN", "IMAGENET"), folder),
     }
@@ -42,15 +52,19 @@ def run(script, folder, *arguments, **variables):
     return done.returncode, [line.split("\t")[:-1] for line in notes.read_text().splitlines()], done.stderr
 
 
-def understood(program, *arguments):
+def understood(tiny, program, *arguments):
     """Parses a command line as the program itself does."""
     if arguments[0] == "torch.distributed.run":
-        understood(*arguments[arguments.index("--") + 1 :])
+        understood(tiny, *arguments[arguments.index("--") + 1 :])
     elif program == "-m":
         assert arguments[0] == "pytest"
         assert "tests/training/engine/test_trainer_on_gpu.py" in arguments
+        if tiny == "1":
+            apart = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+            done = ran(sys.executable, "-c", COLLECT_ONLY, *arguments[1:], env=apart)
+            assert done.returncode == 0, done.stdout
     elif program.endswith("/train.py"):
-        parse(list(arguments))
+        assert parse(list(arguments)).recipe.hardware.device != "cuda" or tiny == "0"
     elif program.endswith("/sweep.py"):
         sweep = sweeps.parse(list(arguments))
         found, _ = sweeps.read_sweep(sweep.sweep)
@@ -68,7 +82,7 @@ def test_every_command_is_parsed_and_run_once(script, tiny, tmp_path):
     assert code == 0
     assert asked
     for words in asked:
-        understood(*words)
+        understood(tiny, *words)
     assert run(script, tmp_path, TINY=tiny)[:2] == (0, [])
 
 
@@ -88,6 +102,22 @@ def test_a_paused_script_brings_its_results_and_what_another_machine_needs_to_go
     assert {path.name for path in out.iterdir()} == {"optimizations.json", "state.tar.gz"}
     run("4_speed.sh", tmp_path, WORK=str(tmp_path / "other"), STATE=str(out / "state.tar.gz"))
     assert (tmp_path / "other" / "optimizations" / "machine.json").exists()
+
+
+def test_tests_that_could_not_begin_are_failed_tests(tmp_path):
+    run("0_first.sh", tmp_path, TINY="1", CODE="4")
+    assert (tmp_path / "work" / "tests" / "failed").exists()
+
+
+def test_training_goes_on_without_the_pictures_whose_shard_is_not_there(tmp_path):
+    (tmp_path / "train-1.tar").touch()
+    columns = {"shard": ["train-0.tar", "train-1.tar", "test-0.tar", ""], "split": ["train", "train", "test", "train"]}
+    manifest = tmp_path / "manifest.parquet"
+    pq.write_table(pa.table(columns, metadata={"packed_from": "all"}), manifest)
+    assert run("1_plants.sh", tmp_path)[0] == 0
+    kept = pq.read_table(manifest)
+    assert kept["shard"].to_pylist() == ["train-1.tar", "test-0.tar", ""]
+    assert kept.schema.metadata[b"packed_from"] == b"all"
 
 
 @from_table

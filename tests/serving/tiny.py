@@ -29,10 +29,8 @@ from models.examples import EXAMPLES_FILE, EXAMPLES_PART, write_examples
 from models.place import PLACE_FILE, PLACE_PART, write_place
 from models.preprocess import InputSpec, picture_to_input
 from models.taxonomy import Output, Taxon, Taxonomy
-from serving.engine.decoding.pool import Decoded
-from serving.engine.decoding.process import DecodeTime
 from tests.models.tiny import bundle_record, conformal_table
-from tests.serving.program import PATIENCE_S
+from tests.waiting import PATIENCE_S
 
 SIDE_PX = 32
 RED, GREEN, BLUE = (230, 20, 20), (20, 230, 20), (20, 20, 230)
@@ -233,10 +231,15 @@ class InProcessDecoder:
     async def close(self):
         pass
 
+    # Imported where it is used: the training tests, which a machine without the service's packages runs, need the rest.
     def decode_time(self):
+        from serving.engine.decoding.process import DecodeTime
+
         return DecodeTime(5.0)
 
     async def decode(self, data, spec, time=None):
+        from serving.engine.decoding.pool import Decoded
+
         pixels, picture = await asyncio.to_thread(picture_to_input, data, spec)
         return Decoded(pixels, picture.width, picture.height, picture.format, picture.capture, picture.is_cut_off)
 
