@@ -68,7 +68,7 @@ def _serve(settings: Settings) -> None:
 
     service = create_app(settings, on_failure=stop)
     with _listen(settings.host, settings.port, "--port") as listening:
-        if (own := metrics_address(settings)) is not None:
+        if own := metrics_address(settings):
             _serve_metrics(service.metrics, *own)
         host, port = listening.getsockname()[:2]
 
@@ -77,14 +77,18 @@ def _serve(settings: Settings) -> None:
             if sys.stdout.isatty() and (url := home_url(host, port)) is not None:
                 show_home_url(url, sys.stdout)
 
-        config = _server_config(service, settings)
-        server = DrainingServer(config, service.live_bundle.drain, settings.drain_s, settings.shutdown_s, tell)
+        server = DrainingServer(
+            _server_config(service, settings), service.live_bundle.drain, settings.drain_s, settings.shutdown_s, tell
+        )
         server.run(sockets=[listening])
     if failures:
         if isinstance(failures[0], InputError):
             raise failures[0]
-        reason = one_line(failures[0], 1000)  # ONNX Runtime's messages have several lines
-        raise InputError("the network does not run", value=reason, remedy="fetch or export the bundle again")
+        raise InputError(
+            "the network does not run",
+            value=one_line(failures[0], 1000),  # ONNX Runtime's messages have several lines
+            remedy="fetch or export the bundle again",
+        )
 
 
 def _server_config(service: Service, settings: Settings) -> uvicorn.Config:
@@ -103,15 +107,23 @@ def _server_config(service: Service, settings: Settings) -> uvicorn.Config:
 def _listen(host: str, port: int, flag: str) -> socket.socket:
     """Opens the port before uvicorn starts, so that a port in use gives one clear error; with "::" for IPv4 too."""
     is_ipv6 = ":" in host
-    family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
-    dualstack = is_ipv6 and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=dualstack)
+        listening = socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if is_ipv6 else socket.AF_INET,
+            backlog=_BACKLOG,
+            dualstack_ipv6=is_ipv6 and socket.has_dualstack_ipv6(),
+        )
     except OSError as error:
-        reason = error.strerror or error
         raise InputError(
-            f"port {port} of {host} cannot be opened", value=reason, remedy=f"choose another with {flag}"
+            f"port {port} of {host} cannot be opened",
+            value=error.strerror or error,
+            remedy=f"choose another with {flag}",
         ) from error
+    # Connections inherit it. Without uvloop, as on Windows, the body of each answer would wait 40 ms for the client to
+    # acknowledge the head: asyncio sets it only for sockets that name their protocol.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def _serve_metrics(metrics: Metrics, host: str, port: int, header_s: float = HEADER_S) -> str:
@@ -124,15 +136,16 @@ def _serve_metrics(metrics: Metrics, host: str, port: int, header_s: float = HEA
         await send({"type": "http.response.body", "body": text, "more_body": False})
 
     listening = _listen(host, port, "--metrics")
-    config = uvicorn.Config(
-        answer,
-        http=make_protocol(header_s, header_s),
-        **_PLAIN,
-        limit_concurrency=_MAX_SCRAPERS + 1,  # uvicorn refuses from this number on
-        lifespan="off",
-        proxy_headers=False,
+    server = uvicorn.Server(
+        uvicorn.Config(
+            answer,
+            http=make_protocol(header_s, header_s),
+            **_PLAIN,
+            limit_concurrency=_MAX_SCRAPERS + 1,  # uvicorn refuses from this number on
+            lifespan="off",
+            proxy_headers=False,
+        )
     )
-    server = uvicorn.Server(config)
     threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
     url = f"{_url(*listening.getsockname()[:2])}/metrics"
     _log.info("serving_metrics", url=url)

@@ -9,17 +9,6 @@ import pytest
 from tests.make import ROOT, from_table, ran
 
 TRAINING = ("prepare", "train", "evaluate", "export", "release")
-TRAIN = ["training.train", "debug"]
-PACK = ["training.prepare", "pack", "data", "--out", "out"]
-EVALUATE = ["training.evaluate", "--data", "data"]
-EXPORT = ["training.export", "--checkpoint", "x.pt", "--data", "data", "--out", "out"]
-FOLDER = ["serving.identify_folder", "photographs", "--out", "out"]
-OTHERS = [
-    ["training.release", "list", "registry"],
-    ["serving.__main__"],
-    ["serving.corrections.__main__", "list", "corrections"],
-    ["serving.access.keys", "ann"],
-]
 
 
 @pytest.fixture
@@ -44,9 +33,9 @@ def test_a_flag_out_of_range_is_one_line(words, flag, value, expected, ended):
     assert said.endswith("): see --help.\n")
 
 
-@pytest.mark.parametrize("words", [TRAIN, PACK, EVALUATE, EXPORT, FOLDER, *OTHERS])
+@from_table
 def test_an_unknown_flag_is_named(words, ended):
-    code, said = ended(*words, "--nonsense", "1")
+    code, said = ended(*words.split(), "--nonsense", "1")
     assert code == 2
     assert "--nonsense" in said
 

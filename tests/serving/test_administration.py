@@ -129,6 +129,16 @@ def test_port_on_all_ipv6_addresses_accepts_ipv4():
         socket.create_connection(("127.0.0.1", listening.getsockname()[1]), timeout=10).close()
 
 
+def test_the_body_of_an_answer_does_not_wait_until_the_client_acknowledges_its_head():
+    """With asyncio's own loop, each answer on a kept connection took 44 ms."""
+    with (
+        _listen("127.0.0.1", 0, "--port") as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_metrics_port_in_use_is_one_clear_error():
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="--metrics"):
         _serve_metrics(Metrics(), "127.0.0.1", taken.getsockname()[1])
