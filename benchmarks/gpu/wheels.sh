@@ -9,7 +9,8 @@ names='docstring-parser markdown-it-py mdurl msgspec pillow pillow-heif pygments
 # For 0_first.sh, in the versions that pytest's settings in pyproject.toml ask for.
 names+=' hypothesis iniconfig pluggy pytest pytest-timeout sortedcontainers'
 if [[ ${1:-} == service ]]; then
-    names+=' faker httptools litestar litestar-htmx multipart polyfactory rich-click sniffio structlog uvicorn'
+    names+=' anyio click faker h11 httptools litestar litestar-htmx multidict multipart polyfactory prometheus-client pyyaml'
+    names+=' rich-click sniffio structlog uvicorn'
 fi
 pins=()
 for name in $names; do
