@@ -2,7 +2,7 @@
 # Downloads packages that a GPU machine with PyTorch and timm may lack to data/wheels (17 MB), in the versions of
 # requirements.lock, for Python 3.12 (or PYTHON_VERSION) on x86-64 Linux.
 #
-# wheels.sh [service]    with `service`, also those of the service, for 3_service.sh (4 MB)
+# wheels.sh [service]    with `service`, also those of the service, for 3_service.sh (6 MB)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 names='docstring-parser markdown-it-py mdurl msgspec pillow pillow-heif pygments rich simplejpeg tyro typeguard'
