@@ -111,8 +111,13 @@ def _tokens_of(source: str) -> int:
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     }
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return sum(token.type not in _NOT_COUNTED and token.start not in docstrings for token in tokens)
+    count = 0
+    depth = 0  # of f-strings: from Python 3.12 on each has many tokens, and counts as one all the same
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        kind = tokenize.tok_name[token.type]
+        count += depth == 0 and token.type not in _NOT_COUNTED and token.start not in docstrings
+        depth += (kind == "FSTRING_START") - (kind == "FSTRING_END")
+    return count
 
 
 def _settings() -> dict[str, int]:
