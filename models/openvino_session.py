@@ -6,6 +6,7 @@ and computes in single precision or in bfloat16; there is no second file.
 
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,6 @@ class OpenVinoSession:
     def __init__(self, path: Path, *, bf16: bool = False, num_threads: int | None = None, num_runs: int = 1) -> None:
         if bf16:
             require_bf16()
-        openvino = _import_openvino()
         options: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": "bf16" if bf16 else "f32",
             "NUM_STREAMS": num_runs,
@@ -54,12 +54,11 @@ class OpenVinoSession:
         }
         if num_threads is not None:
             options["INFERENCE_NUM_THREADS"] = num_threads * num_runs  # of all streams
-        core = openvino.Core()
         try:
-            model = core.read_model(path)
-            ports = [[_port(openvino, each) for each in side] for side in (model.inputs, model.outputs)]
+            model = _core().read_model(path)
+            ports = [[_port(each) for each in side] for side in (model.inputs, model.outputs)]
             self.output_keys = checked_output_keys(path, _metadata(model), *ports)
-            self._network = core.compile_model(model, "CPU", options)
+            self._network = _core().compile_model(model, "CPU", options)
         except RuntimeError as error:  # OpenVINO's errors have no class of their own
             raise BundleError(
                 f"{path.name} does not load as an ONNX network",
@@ -97,7 +96,7 @@ def has_bf16() -> bool:
     Raises:
         InputError: OpenVINO is not installed.
     """
-    return "BF16" in _import_openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def bf16_is_faster() -> bool:
@@ -119,8 +118,18 @@ def processor_flags() -> frozenset[str]:
     return frozenset()
 
 
-def _import_openvino() -> Any:
-    """Imports OpenVINO without its telemetry, which writes to the home folder and sends data when it is imported."""
+@cache
+def _core() -> Any:
+    """Returns the one Core of this process, which lives as long as it.
+
+    OpenVINO's plugin for CPUs gives the thread that loads it another stack for signals, and unmaps that with the Core.
+    Where Cores end in another order or thread than they began, the next signal would end the process: a SIGTERM after
+    a reload, for example.
+
+    Raises:
+        InputError: OpenVINO is not installed.
+    """
+    # Not its telemetry, which writes to the home folder and sends data when it is imported.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         import openvino
@@ -130,16 +139,16 @@ def _import_openvino() -> Any:
             value=error,
             remedy="install the extra serve-openvino, or start with --provider cpu",
         ) from error
-    return openvino
+    return openvino.Core()
 
 
-def _port(openvino: Any, port: Any) -> Port:
+def _port(port: Any) -> Port:
     names = port.get_names()
     kind = port.get_element_type()
     shape = port.get_partial_shape()
     return Port(
         next(iter(names & _NAMES), ", ".join(sorted(names))),
-        "tensor(float)" if kind == openvino.Type.f32 else f"tensor({kind.to_dtype()})",
+        "tensor(float)" if kind.get_type_name() == "f32" else f"tensor({kind.to_dtype()})",
         tuple(side.get_length() if side.is_static else None for side in shape) if shape.rank.is_static else (),
     )
 

@@ -11,7 +11,7 @@ import pytest
 
 from models.bundle import load_bundle
 from models.errors import BundleError, InputError
-from models.openvino_session import OpenVinoSession, bf16_is_faster, has_bf16
+from models.openvino_session import OpenVinoSession, _core, bf16_is_faster, has_bf16
 from models.session import (
     FEATURES_NAME,
     INPUT_NAME,
@@ -160,8 +160,21 @@ def test_openvino_writes_nothing_and_loads_no_telemetry(network_file, tmp_path):
     assert (ended.stdout, ended.stderr) == ("[] []\n", "")
 
 
+@WITH_OPENVINO
+def test_a_signal_is_handled_after_networks_of_openvino_were_closed(network_file):
+    """As after a reload: where each network had a Core of its own, the signal ended the process."""
+    program = (
+        "import os, signal, sys; from pathlib import Path; from models.openvino_session import OpenVinoSession\n"
+        "first, second = [OpenVinoSession(Path(sys.argv[1])) for _ in range(2)]\n"
+        "del first, second; signal.signal(signal.SIGTERM, lambda *_: print('handled'))\n"
+        "os.kill(os.getpid(), signal.SIGTERM)"
+    )
+    assert ran(sys.executable, "-c", program, network_file, check=True, timeout=300).stdout == "handled\n"
+
+
 def test_without_openvino_the_error_names_the_extra(network_file, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
+    monkeypatch.setattr("models.openvino_session._core", _core.__wrapped__)
     with pytest.raises(InputError, match=r"OpenVINO cannot be imported.*install the extra serve-openvino"):
         OpenVinoSession(network_file)
 
