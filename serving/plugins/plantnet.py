@@ -37,8 +37,9 @@ from serving.species import ALL_TAXA, LIST_PREFIX
 UNLIMITED: Final = 2**31 - 1
 """Remaining requests where the service sets no rate: the largest number that programs can be expected to read."""
 LANGUAGE: Final = "en"
-_SEND_PAIRS: Final = "send one field `organs` for each field `images`, or none"
 _FORM: Final = FormNames("images", {"organs": 64})
+# As Pl@ntNet and Python before 3.13 call them; RFC 9110 has other words.
+_PHRASES: Final = {413: "Request Entity Too Large", 422: "Unprocessable Entity"}
 ProjectName = Annotated[str, PathParameter(description="`all`, or the name of a list of taxa of this service")]
 
 
@@ -183,8 +184,9 @@ class Plantnet(InitPlugin):
             problem = response.content
             if problem is None or not request.scope["path"].startswith("/v2/"):
                 return response
-            found = Failure(problem.status, HTTPStatus(problem.status).phrase, problem.detail)
-            return Response(found, status_code=problem.status, headers=dict(response.headers))
+            status = HTTPStatus(problem.status)
+            found = Failure(status, _PHRASES.get(status, status.phrase), problem.detail)
+            return Response(found, status_code=status, headers=dict(response.headers))
 
         app_config.exception_handlers[Exception] = failure
         app_config.route_handlers += [plantnet_identify, identify_addresses, status, languages, projects, species]
@@ -228,17 +230,20 @@ async def plantnet_identify(request: AnyRequest, deps: Deps, project: ProjectNam
         raise NotFound("Species not found")
     is_unknown = verdict.unknown_plant and "reject-uncertain" not in request.query_params
     pictures = answered.body.pictures
-    record = answered.loaded.bundle.record
+    loaded = answered.loaded
+    record = loaded.bundle.record
     hashes = await asyncio.to_thread(
         lambda: [hashlib.md5(each, usedforsecurity=False).hexdigest() for each in pictures]
     )
     organs = filled_in(answered.body.fields).get("organs", [])
     if len(organs) > len(pictures):
-        value = f"{len(organs)} organs"
-        limit = f"at most {len(pictures)}, the number of pictures"
-        raise BadParameter("there is an organ without a picture", value=value, limit=limit, remedy=_SEND_PAIRS)
+        raise BadParameter(
+            "there is an organ without a picture",
+            value=f"{len(organs)} organs",
+            limit=f"at most {len(pictures)}, the number of pictures",
+            remedy="send one field `organs` for each field `images`, or none",
+        )
     language = _language(request)
-    loaded = answered.loaded
     discarded = answered.plant.discarded_mass or 0.0
     doubt = "The plant may be none of this project" if discarded >= LIKELIER_OUTSIDE else ""
     if verdict.rank in {"uncertain", "not_a_plant"}:
