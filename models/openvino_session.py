@@ -69,10 +69,9 @@ class OpenVinoSession:
 
     def run(self, pixels: Singles) -> NetworkOutput:
         """Runs a batch of shape (batch, 3, height, width), normalized float32."""
-        request = None
-        with suppress(IndexError):  # appending and popping need no lock
+        try:  # appending and popping need no lock
             request = self._idle.pop()
-        if request is None:
+        except IndexError:
             request = self._network.create_infer_request()
         found = request.infer({INPUT_NAME: np.ascontiguousarray(pixels)}, share_inputs=True)
         output = NetworkOutput(found[LOGITS_NAME], found[FEATURES_NAME])

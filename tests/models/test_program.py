@@ -11,7 +11,6 @@ from tests.make import ROOT, from_table
 
 QUIET = "import sys\nfrom models.program import clear_errors\nwith clear_errors():\n    "
 TRAINING = ("prepare", "train", "evaluate", "export", "release")
-SERVING = ("serving", "serving.corrections", "serving.identify_folder")
 
 
 def run(*arguments, **options):

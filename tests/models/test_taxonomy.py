@@ -126,7 +126,6 @@ GARDEN = TaxonNames(
         species("Mentha × rotata", "Lamiaceae"),
     )
 )  # fmt: skip
-VIOLA = "Viola tricolor subsp. minima"
 NAMES = [taxon.scientific_name for taxon in GARDEN.taxonomy.taxa]
 
 

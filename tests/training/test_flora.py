@@ -123,16 +123,6 @@ def test_an_unknown_flora_is_one_clear_error(tmp_path):
         run(Command(flora=Path("nothing"), out=tmp_path, dry_run=True))
 
 
-SIGTERM_TO_FLORA = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
-
-
-def done_all_the_same(number):
-    """A program that is told to stop in its last second."""
-    write = "open(sys.argv[sys.argv.index('--out') + 1] + '/manifest.parquet', 'w')"
-    block = "signal.pthread_sigmask(signal.SIG_BLOCK, [15])"
-    return f"import os, signal, sys; {block}; os.kill(os.getppid(), {number}); {write}"
-
-
 @from_table
 def test_after_a_failure_or_a_signal_nothing_is_started_and_a_scheduler_may_start_it_again(
     program, code, said, tmp_path, monkeypatch, capsys

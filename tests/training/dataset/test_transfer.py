@@ -89,9 +89,6 @@ def test_pieces_that_nobody_asked_for_go_on_or_are_not_taken_for_the_whole(serve
     assert not (tmp_path / "b").exists()
 
 
-ANNOUNCED = {"checksum": "", "num_bytes": len(CONTENT)}
-
-
 @from_table
 def test_complete_is_the_announced_length_or_a_checksum(server, tmp_path, length, options, problem):
     server.length = length
