@@ -112,8 +112,9 @@ def processor_flags() -> frozenset[str]:
     """Returns the vendor and the flags of the processor, as Linux names them; empty on other systems."""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        wanted = [line for line in lines if line.startswith(("vendor_id", "flags"))]
-        return frozenset(word for line in wanted for word in line.partition(":")[2].split())
+        return frozenset(
+            word for line in lines if line.startswith(("vendor_id", "flags")) for word in line.partition(":")[2].split()
+        )
     return frozenset()
 
 
@@ -154,6 +155,8 @@ def _port(port: Any) -> Port:
 
 def _metadata(model: Any) -> dict[str, str]:
     """Returns the metadata of an ONNX file, which OpenVINO keeps under "framework"."""
-    fields = (OUTPUT_KEYS_FIELD, LABEL_HASH_FIELD)
-    paths = {field: ["framework", field] for field in fields}
-    return {field: model.get_rt_info(path).astype(str) for field, path in paths.items() if model.has_rt_info(path)}
+    return {
+        field: model.get_rt_info(["framework", field]).astype(str)
+        for field in (OUTPUT_KEYS_FIELD, LABEL_HASH_FIELD)
+        if model.has_rt_info(["framework", field])
+    }

@@ -189,7 +189,7 @@ def read_taxa_lists(folder: Path | None) -> TaxaLists:
     files.
 
     Raises:
-        InputError: The folder or a file cannot be read, or a list is empty.
+        InputError: The folder or a file cannot be read, a list is empty, or two have the same name.
     """
     if folder is None:
         return {}
@@ -197,10 +197,13 @@ def read_taxa_lists(folder: Path | None) -> TaxaLists:
         raise InputError(
             "the folder of --taxa-lists does not exist", value=folder, limit=_LIST_FORM, remedy="correct the path"
         )
-    paths = [
-        path for path in sorted(folder.glob("[!.]*")) if path.suffix in {_TEXT, ".csv", ".tsv"}
-    ]  # editors hide files
-    return {path.stem: _read_list(path) for path in paths}
+    lists: dict[str, dict[str, int]] = {}
+    for path in sorted(folder.glob("[!.]*")):  # editors hide files
+        if path.suffix in {_TEXT, ".csv", ".tsv"}:
+            if path.stem in lists:
+                raise InputError("two lists have the same name", value=path, remedy="rename or remove one")
+            lists[path.stem] = _read_list(path)
+    return lists
 
 
 def _read_list(path: Path) -> dict[str, int]:

@@ -68,6 +68,13 @@ def test_list_is_a_text_file_with_one_name_per_line_and_comments_or_a_table(tmp_
     assert read_taxa_lists(tmp_path) == expected
 
 
+def test_two_lists_of_one_name_are_an_error(tmp_path):
+    for name in ("germany.txt", "germany.tsv"):
+        (tmp_path / name).write_text("taxon\nCrocus\n")
+    with pytest.raises(InputError, match=r"same name \(got .*germany\.txt\): rename or remove one"):
+        read_taxa_lists(tmp_path)
+
+
 @pytest.mark.parametrize("sign", ["\u2028", "\x85", "\f", "\r"])
 def test_only_a_line_feed_ends_a_name_of_a_list(tmp_path, sign):
     (tmp_path / "garden.txt").write_bytes(f"# not{sign}Rosa\r\nCrocus\r\n".encode())
