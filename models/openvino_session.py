@@ -54,11 +54,12 @@ class OpenVinoSession:
         }
         if num_threads is not None:
             options["INFERENCE_NUM_THREADS"] = num_threads * num_runs  # of all streams
+        core = _core()
         try:
-            model = _core().read_model(path)
+            model = core.read_model(path)
             ports = [[_port(each) for each in side] for side in (model.inputs, model.outputs)]
             self.output_keys = checked_output_keys(path, _metadata(model), *ports)
-            self._network = _core().compile_model(model, "CPU", options)
+            self._network = core.compile_model(model, "CPU", options)
         except RuntimeError as error:  # OpenVINO's errors have no class of their own
             raise BundleError(
                 f"{path.name} does not load as an ONNX network",
@@ -124,7 +125,7 @@ def _core() -> Any:
 
     OpenVINO's plugin for CPUs gives the thread that loads it another stack for signals, and unmaps that with the Core.
     Where Cores end in another order or thread than they began, the next signal would end the process: a SIGTERM after
-    a reload, for example.
+    a reload, for example. Every program opens its first network before it starts threads.
 
     Raises:
         InputError: OpenVINO is not installed.

@@ -120,8 +120,8 @@ def _listen(host: str, port: int, flag: str) -> socket.socket:
             value=error.strerror or error,
             remedy=f"choose another with {flag}",
         ) from error
-    # Connections inherit it. Without uvloop, as on Windows, the body of each answer would wait 40 ms for the client to
-    # acknowledge the head: asyncio sets it only for sockets that name their protocol.
+    # Connections inherit this. uvloop sets it itself, asyncio's own loop only for sockets that name their protocol.
+    # Without it the body of each answer waits 40 ms until the client has acknowledged the head.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 

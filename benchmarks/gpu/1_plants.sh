@@ -27,25 +27,31 @@ for needed in "$data" "$negatives" "$unknown" "$imagenet"; do
         exit 1
     fi
 done
-# Where the time did not suffice for all shards, the rows of the missing ones are left out. The manifest keeps the hash of
-# the one that it was packed from, so the network can be exported with all data.
-shards_here='import sys
+# Where the time did not suffice for all shards, the run gets a manifest without the rows of those that are missing now.
+# It keeps the hash of the one that it was packed from, so the network can be exported with all data.
+shards_here='import shutil, sys
 from pathlib import Path
 sys.path[0] = "."
 import numpy as np
 import pyarrow.parquet as pq
 from models.atomic_file import replaced
-manifest = Path(sys.argv[1], "manifest.parquet")
-table = pq.read_table(manifest)
-missing = [name for name in table["shard"].unique().to_pylist() if not (manifest.parent / name).exists()]
+data, fewer = map(Path, sys.argv[1:])
+table = pq.read_table(data / "manifest.parquet")
+missing = [name for name in table["shard"].unique().to_pylist() if not (data / name).exists()]
 trained = np.isin(table["split"].to_pylist(), ["train", "validation"])
 lost = trained & np.isin(table["shard"].to_pylist(), missing)
+if lost.all(where=trained):
+    sys.exit(f"error: {data} has no shard of training pictures")
 if lost.any():
-    with replaced(manifest) as stream:
+    fewer.mkdir(exist_ok=True)
+    shutil.copy(data / "taxa.json", fewer)
+    with replaced(fewer / "manifest.parquet") as stream:
         pq.write_table(table.filter(~lost), stream)
     print(f"Left out, since their shards are not here: {lost.sum():,} of {trained.sum():,} pictures")'
-step plants-shards "$PYTHON" -c "$shards_here" "$data"
-flags=(--data "$data" --weights "$imagenet" --negatives "$negatives" --unknown "$unknown" --warmup-epochs 1)
+step plants-shards "$PYTHON" -c "$shards_here" "$data" "$WORK/plants-data"
+shards=$data
+if [[ -e $WORK/plants-data ]]; then data=$WORK/plants-data; fi
+flags=(--data "$data" --shards "$shards" --weights "$imagenet" --negatives "$negatives" --unknown "$unknown" --warmup-epochs 1)
 if [[ $TINY == 1 ]]; then
     sides=(32 40 48) steps=9
     flags+=(--architecture test_efficientnet --batch-size 8 --workers 0 --serve-px 48)

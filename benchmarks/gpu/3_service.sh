@@ -28,7 +28,7 @@ print(":".join(found for place in nvidia.__path__ for found in glob.glob(f"{plac
 fi
 reason=$("$PYTHON" -c 'import sys
 from importlib.util import find_spec
-names = ("httptools", "litestar", "multipart", "onnxruntime", "prometheus_client", "structlog", "uvicorn")
+names = ("httptools", "litestar", "multidict", "multipart", "onnxruntime", "prometheus_client", "structlog", "uvicorn")
 missing = [name for name in names if find_spec(name) is None]
 if missing:
     print("not installed:", ", ".join(missing))

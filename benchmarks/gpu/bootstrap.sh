@@ -29,7 +29,9 @@ fi
 
 # Packages that a machine with PyTorch and timm may lack; wheels.sh downloads them.
 if [[ -d data/site ]]; then export PYTHONPATH=$PWD/data/site${PYTHONPATH:+:$PYTHONPATH}; fi
-if ! "$PYTHON" -c 'import msgspec, pillow_heif, rich, simplejpeg, tyro' 2>/dev/null; then
+needed='msgspec, pillow_heif, rich, simplejpeg, tyro'
+if compgen -G 'data/wheels/litestar-*.whl' >/dev/null; then needed+=', litestar, multidict'; fi
+if ! "$PYTHON" -c "import $needed" 2>/dev/null; then
     if ! compgen -G 'data/wheels/*.whl' >/dev/null; then
         echo "error: $PYTHON lacks packages for training; download data/wheels with benchmarks/gpu/wheels.sh" >&2
         exit 1

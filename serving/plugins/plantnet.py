@@ -38,7 +38,7 @@ UNLIMITED: Final = 2**31 - 1
 """Remaining requests where the service sets no rate: the largest number that programs can be expected to read."""
 LANGUAGE: Final = "en"
 _FORM: Final = FormNames("images", {"organs": 64})
-# As Pl@ntNet and Python before 3.13 call them; RFC 9110 has other words.
+# Python 3.13 has other phrases for these; an answer does not depend on the version.
 _PHRASES: Final = {413: "Request Entity Too Large", 422: "Unprocessable Entity"}
 ProjectName = Annotated[str, PathParameter(description="`all`, or the name of a list of taxa of this service")]
 

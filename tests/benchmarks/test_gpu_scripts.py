@@ -110,12 +110,15 @@ def test_tests_that_could_not_begin_are_failed_tests(tmp_path):
 
 
 def test_training_goes_on_without_the_pictures_whose_shard_is_not_there(tmp_path):
-    (tmp_path / "train-1.tar").touch()
     columns = {"shard": ["train-0.tar", "train-1.tar", "test-0.tar", ""], "split": ["train", "train", "test", "train"]}
-    manifest = tmp_path / "manifest.parquet"
-    pq.write_table(pa.table(columns, metadata={"packed_from": "all"}), manifest)
-    assert run("1_plants.sh", tmp_path)[0] == 0
-    kept = pq.read_table(manifest)
+    pq.write_table(pa.table(columns, metadata={"packed_from": "all"}), tmp_path / "manifest.parquet")
+    for name in ("train-1.tar", "taxa.json"):
+        (tmp_path / name).touch()
+    code, asked, _ = run("1_plants.sh", tmp_path)
+    fewer = tmp_path / "work" / "plants-data"
+    trained = parse(asked[0][1:]).recipe.data
+    assert (code, trained.data, trained.shards) == (0, fewer, str(tmp_path))
+    kept = pq.read_table(fewer / "manifest.parquet")
     assert kept["shard"].to_pylist() == ["train-1.tar", "test-0.tar", ""]
     assert kept.schema.metadata[b"packed_from"] == b"all"
 

@@ -228,7 +228,8 @@ def test_file_that_cannot_be_read_is_refused(sealed, name):
 def test_links_in_a_circle_are_refused(tmp_path):
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
-    assert f"{tmp_path}/" in refusal(tmp_path / "a")
+    told = refusal(tmp_path / "a")
+    assert "cannot be read" in told or "is not a bundle" in told  # from Python 3.13 on
 
 
 @pytest.mark.parametrize("depth", [100, 100_000])
