@@ -15,10 +15,10 @@ from training.train import train
 SMALLEST_PX, LARGER_PX, LARGEST_BATCH = 32, 8, 16
 
 
-def tiny_flags(recipe):
+def tiny_flags(recipe, weights):
     """Flags for one epoch per picture size, each a little larger than the one before."""
     sides = [SMALLEST_PX + LARGER_PX * place for place in range(max(len(recipe.pictures.progressive), 1))]
-    flags = ["--architecture", "test_efficientnet", "--weights", "none", "--drawn-species", 0]
+    flags = ["--architecture", "test_efficientnet", "--weights", weights, "--drawn-species", 0]
     flags += ["--device", "cpu", "--amp", "off", "--compile", "off", "--workers", 0]
     flags += ["--epochs", len(sides), "--picture-px", sides[-1], "--serve-px", sides[-1]]
     flags += ["--batch-size", min(recipe.schedule.batch_size, LARGEST_BATCH)]
@@ -30,9 +30,10 @@ def tiny_flags(recipe):
 
 @pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)
 @pytest.mark.slow
-def test_a_recipe_trains_to_its_end(path, data, tmp_path):
+def test_a_recipe_trains_to_its_end(path, data, finished_run, tmp_path):
     recipe = read_recipe(path)
-    tiny = command(data, tmp_path / "run", *tiny_flags(recipe), recipe=path)
+    weights = finished_run / LAST if recipe.network.frozen_stages == "all" else "none"
+    tiny = command(data, tmp_path / "run", *tiny_flags(recipe, weights), recipe=path)
     train(tiny)
     pictures, epochs = tiny.recipe.pictures, tiny.recipe.schedule.epochs
     losses = [loss for event in events(tmp_path / "run", "losses") for loss in event["losses"]]
