@@ -38,10 +38,12 @@ from models.atomic_file import replaced
 data, fewer = map(Path, sys.argv[1:])
 table = pq.read_table(data / "manifest.parquet")
 missing = [name for name in table["shard"].unique().to_pylist() if not (data / name).exists()]
-trained = np.isin(table["split"].to_pylist(), ["train", "validation"])
+splits = np.array(table["split"].to_pylist())
+trained = np.isin(splits, ["train", "validation"])
 lost = trained & np.isin(table["shard"].to_pylist(), missing)
-if lost.all(where=trained):
-    sys.exit(f"error: {data} has no shard of training pictures")
+for split in np.unique(splits[trained]):
+    if lost[splits == split].all():
+        sys.exit(f"error: {data} has no shard of {split} pictures")
 if lost.any():
     fewer.mkdir(exist_ok=True)
     shutil.copy(data / "taxa.json", fewer)
