@@ -121,7 +121,7 @@ def _listen(host: str, port: int, flag: str) -> socket.socket:
             remedy=f"choose another with {flag}",
         ) from error
     # Connections inherit this. uvloop sets it itself, asyncio's own loop only for sockets that name their protocol.
-    # Without it the body of each answer waits 40 ms until the client has acknowledged the head.
+    # Without it the body of each answer waits until the client has acknowledged the head, which it delays.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 

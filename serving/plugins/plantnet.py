@@ -5,9 +5,9 @@ such as the organ on a picture, is empty. Source: the API's documentation at my.
 """
 
 import asyncio
-import hashlib
 import re
 from collections.abc import Mapping
+from hashlib import md5
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -232,9 +232,7 @@ async def plantnet_identify(request: AnyRequest, deps: Deps, project: ProjectNam
     pictures = answered.body.pictures
     loaded = answered.loaded
     record = loaded.bundle.record
-    hashes = await asyncio.to_thread(
-        lambda: [hashlib.md5(each, usedforsecurity=False).hexdigest() for each in pictures]
-    )
+    hashes = await asyncio.to_thread(lambda: [md5(each, usedforsecurity=False).hexdigest() for each in pictures])
     organs = filled_in(answered.body.fields).get("organs", [])
     if len(organs) > len(pictures):
         raise BadParameter(

@@ -129,11 +129,11 @@ def test_one_photograph_in_all_eight_orientations_gets_one_answer(service, name)
         scores_of(service, as_camera_file(upright, "JPEG", orientation)) for orientation in range(1, 9)
     ]
     first = max(expected, key=expected.get)
+    least = min(expected.values())
     for scores in others:
         assert scores[first] > max(scores.values()) - 0.01  # the same name, or a tie on a scene without a flower
-        shared = scores.keys() & expected.keys()  # the last of the 17 tie
-        assert len(shared) > 12
-        assert {key: scores[key] for key in shared} == pytest.approx({key: expected[key] for key in shared}, abs=0.02)
+        # Which taxa are the last of the 17 may differ where they tie.
+        assert all(abs(scores.get(key, least) - expected.get(key, least)) <= 0.02 for key in scores | expected)
 
 
 @pytest.mark.photos

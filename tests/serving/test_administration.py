@@ -130,7 +130,7 @@ def test_port_on_all_ipv6_addresses_accepts_ipv4():
 
 
 def test_the_body_of_an_answer_does_not_wait_until_the_client_acknowledges_its_head():
-    """With asyncio's own loop, each answer on a kept connection took 44 ms."""
+    """With asyncio's own loop, each answer on a kept connection waited for a delayed acknowledgement."""
     with (
         _listen("127.0.0.1", 0, "--port") as listening,
         socket.create_connection(listening.getsockname()),
